@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
+from ._engine import engine_module
 from ._facts import Place
 from ._parameters import signature_of
-from ._reference import static_key
 from ._statics import has_only_identity
 
 
@@ -43,7 +43,7 @@ def describe(fun: Any) -> Description:
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
-    defaults = static_key([p.default for p in found])
+    defaults = engine_module().static_key([p.default for p in found])
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
 

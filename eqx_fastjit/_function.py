@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
@@ -25,9 +25,8 @@ from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import binder_of, to_call
-from ._plan import partition
+from ._plan import partition, Structure
 from ._private import on_clear_caches, Tracer, values_inside
-from ._reference import static_key
 from ._statics import is_array
 from ._traced import FlatFunction, kept_trace, warn_if_no_trace_is_kept
 
@@ -101,15 +100,35 @@ class Function:
         It is kept for calls like this one, if it is certain which calls these are.
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
-        if not _reads_as_jax(self.table, values, abstract):
+        reading = _read(values, abstract)
+        if [*map(id, reading.arrays)] != [*map(id, reading.found)]:
             engine_module().forget_readers()
-        made = engine_module().Specialization(values, abstract)
-        arrays, structure = partition(values, abstract)
-        kwargs = dict(self.options.jit_kwargs)
+            reading = _read(values, abstract)
+        made, arrays = reading.specialization, reading.arrays
         named = self.named(values)
+        fun, _ = self.split(values)
+        paths = _paths(named, len(arrays), abstract)
+        made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
+        made.jitted = self.jit(
+            made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
+        )
+        if _is_certain(reading, values, abstract):
+            made.flat.kept = True
+            self.table.add(made)
+        return made, tuple(arrays)
+
+    def jit_kwargs(
+        self,
+        values: tuple[Any, ...],
+        named: list[tuple[str, Any]],
+        n_arrays: int,
+        abstract: bool,
+    ) -> dict[str, Any]:
+        """The arguments of `jax.jit` for such a call."""
+        kwargs = dict(self.options.jit_kwargs)
         fun, passed = self.split(values)
         args, _ = to_call(self.signature, passed)
-        if indices := donated(self.options.donate, args, len(arrays), abstract):
+        if indices := donated(self.options.donate, args, n_arrays, abstract):
             kwargs["donate_argnums"] = indices
         if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
@@ -117,23 +136,7 @@ class Function:
             )
         if kwargs.get("out_shardings") is not None:
             kwargs["out_shardings"] = (kwargs["out_shardings"], None)
-        try:
-            paths = [
-                f"{name}{jtu.keystr(path)}"
-                for name, value in named
-                for path, leaf in jtu.tree_leaves_with_path(value)
-                if is_array(leaf, abstract)
-            ]
-        except Exception:  # a user's class whose flatten function with keys is wrong
-            paths = []
-        if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
-            paths = [f"array{i}" for i in range(len(arrays))]
-        made.flat = FlatFunction(self, structure, paths, source_of(fun))
-        made.jitted = self.jit(made.flat, kwargs)
-        if _is_same_again(self.table, made, values, abstract):
-            made.flat.kept = True
-            self.table.add(made)
-        return made, tuple(arrays)
+        return kwargs
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls."""
@@ -232,34 +235,57 @@ class Function:
         return found, arrays, reads_numpy
 
 
-def _reads_as_jax(table: Any, values: tuple[Any, ...], abstract: bool) -> bool:
-    """Whether the engine finds the arrays of a call that JAX finds.
+class _Reading(NamedTuple):
+    """A call as the engine reads it, and as JAX flattens it directly afterwards."""
 
-    It does not if a class was registered as a pytree after its first use.
-    """
-    arrays, _ = partition(values, abstract)
-    found, again = [table.arrays(values, abstract) for _ in range(2)]
-    # Some flatten functions make their arrays anew each time.
-    same = [x is y or y is not z for x, y, z in zip(arrays, found, again, strict=False)]
-    return len(arrays) == len(found) and all(same)
+    specialization: Any  # for which nothing is compiled yet
+    found: tuple[Any, ...]  # the arrays that the engine found
+    arrays: list[Any]
+    structure: Structure
 
 
-def _is_same_again(
-    table: Any, made: Any, values: tuple[Any, ...], abstract: bool
-) -> bool:
-    """Whether signature and structure are what they were, of a new specialization.
+def _read(values: tuple[Any, ...], abstract: bool) -> _Reading:
+    specialization, found = engine_module().read(values, abstract)
+    return _Reading(specialization, found, *partition(values, abstract))
 
-    They were two readings. Another thread may have written to a list in between, and
-    may write back what was there. So both are read again, in the same order.
+
+def _is_certain(then: _Reading, values: tuple[Any, ...], abstract: bool) -> bool:
+    """Whether it is certain for which calls a specialization is, made of a reading.
+
+    Another thread may have written to a list between the engine's reading and JAX's,
+    and may write back what was there. So both read again, in the same order. If they
+    find other arrays, a class was registered as a pytree meanwhile.
     """
     try:
-        if not _reads_as_jax(table, values, abstract) or not made.is_of(
-            values, abstract
-        ):
-            return False
-        return made.flat.structure.is_same(partition(values, abstract)[1])
+        now = _read(values, abstract)
+        # Some flatten functions make their arrays anew each time.
+        are_same = [
+            x is y or y is not z
+            for x, y, z in zip(now.arrays, now.found, then.found, strict=True)
+        ]
+        return (
+            all(are_same)
+            and now.specialization == then.specialization
+            and now.structure.is_same(then.structure)
+        )
     except Exception:  # of the user's `__eq__`, say, of which the call has no need
         return False
+
+
+def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[str]:
+    """The path of each array of a call, for JAX's messages."""
+    try:
+        paths = [
+            f"{name}{jtu.keystr(path)}"
+            for name, value in named
+            for path, leaf in jtu.tree_leaves_with_path(value)
+            if is_array(leaf, abstract)
+        ]
+    except Exception:  # a user's class whose flatten function with keys is wrong
+        paths = []
+    if len(set(paths)) != n_arrays:  # or of `f(x, /, **kwargs)` with `x=...`
+        paths = [f"array{i}" for i in range(n_arrays)]
+    return paths
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()
@@ -319,7 +345,7 @@ def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
     donate, asynchronous, jit_kwargs = options
-    more = static_key(jit_kwargs) if jit_kwargs else ()
+    more = engine_module().static_key(jit_kwargs) if jit_kwargs else ()
     # Its key tells `eqx.Partial`s of different functions apart.
     key = description.key, donate, asynchronous, more
     known = _known_of(fun, description.plain)

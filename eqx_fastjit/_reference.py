@@ -120,11 +120,6 @@ def forget_readers() -> None:
     _readers.clear()
 
 
-def static_key(x: Any) -> tuple[Any, ...]:
-    """What is equal of two statics that are the same by the contract, with a hash."""
-    return tuple(Walk(x, as_static=True).trail)
-
-
 # --- specializations ------------------------------------------------------------------
 
 
@@ -134,23 +129,37 @@ class Specialization:
     jitted: Any
     flat: Any
 
-    def __init__(self, values: tuple[Any, ...], abstract: bool):
-        walk = Walk(values, abstract=abstract)
-        self.trail = tuple(walk.trail)
+    def __init__(self, walk: Walk):
+        self._trail = tuple(walk.trail)
+        self._hash = hash(self._trail)
         # The statics that it is made with and that can be changed, and as they are now.
         self._witnesses = walk.mutables
-        self._then = static_key(walk.mutables)
+        self._then = Walk(walk.mutables, as_static=True).trail
 
-    def is_of(self, values: tuple[Any, ...], abstract: bool) -> bool:
-        """Whether it is for such a call."""
-        return tuple(Walk(values, abstract=abstract).trail) == self.trail
+    def __eq__(self, other: object) -> bool:
+        """Whether both are for the same calls."""
+        return type(other) is Specialization and self._trail == other._trail
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def is_stale(self) -> bool:
         """Whether statics are not as they were, or cannot be read any more."""
         try:
-            return static_key(self._witnesses) != self._then
+            return Walk(self._witnesses, as_static=True).trail != self._then
         except Exception:
             return True
+
+
+def static_key(x: Any) -> Specialization:
+    """What is equal of two statics that are the same by the contract, with a hash."""
+    return Specialization(Walk(x, as_static=True))
+
+
+def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]:
+    """The signature of bound values, as a specialization; and their arrays."""
+    walk = Walk(values, abstract=abstract)
+    return Specialization(walk), tuple(walk.arrays)
 
 
 class Table:
@@ -158,7 +167,7 @@ class Table:
 
     def __init__(self, capacity: int):
         self._capacity = capacity
-        self._items: dict[tuple[Any, ...], Specialization] = {}
+        self._items: dict[Specialization, Specialization] = {}
 
     def find(
         self, values: tuple[Any, ...], abstract: bool
@@ -168,7 +177,7 @@ class Table:
         And whether any array is the user's own, of NumPy.
         """
         walk = Walk(values, abstract=abstract)
-        found = self._items.get(tuple(walk.trail))
+        found = self._items.get(Specialization(walk))
         if found is not None and found.is_stale():
             self.remove(found)
             found = None
@@ -182,21 +191,16 @@ class Table:
         arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
         return found, tuple(arrays), False
 
-    def arrays(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, ...]:
-        """The arrays of bound values."""
-        return tuple(Walk(values, abstract=abstract).arrays)
-
     def add(self, specialization: Specialization) -> None:
-        """Keep one. A table that is full is emptied."""
+        """Keep one. A table that is full is emptied. Of equal ones, the first stays."""
         if len(self._items) == self._capacity:
             self._items.clear()
-        self._items[specialization.trail] = specialization
+        self._items.setdefault(specialization, specialization)
 
     def remove(self, specialization: Specialization) -> None:
         """Drop one, if it is in the table."""
-        for trail, other in list(self._items.items()):
-            if other is specialization:
-                self._items.pop(trail, None)
+        if self._items.get(specialization) is specialization:
+            self._items.pop(specialization, None)
 
     def clear(self) -> None:
         """Drop all."""

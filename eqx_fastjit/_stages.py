@@ -37,9 +37,9 @@ class StagedCall:
         # call may have made the specialization, with objects that are changed later.
         engine = engine_module()
         self.table = engine.Table(1)
-        own = engine.Specialization(values, True)
+        own, _ = engine.read(values, True)
         own.jitted, own.flat = specialization.jitted, specialization.flat
-        if own.flat.kept and specialization.is_of(values, True):
+        if own.flat.kept and own == specialization:
             self.table.add(own)
         # The values are not kept: they have the arrays, and may be changed.
         self.parts = parts_of(self.function.named(values))
@@ -140,7 +140,8 @@ class Compiled(_Stage, Generic[_P, _T]):
                 )
                 reads_numpy = reads_numpy or not asynchronous
             waits = self._waits | (RESULTS if reads_numpy else 0)
-            block(results, arrays, waits)
+            if waits:  # JAX takes no tracers here
+                block(results, arrays, waits)
         except Exception as e:
             raise clearer(e)  # noqa: B904
         return plan.build(results)

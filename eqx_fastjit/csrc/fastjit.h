@@ -177,13 +177,14 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *items; /* from a signature's hash to a list of specializations: a dict */
-    Py_ssize_t capacity, n_items; /* specializations */
+    PyObject *items;      /* a dict, in which each specialization is its own key */
+    Py_ssize_t capacity;
     Specialization *last; /* the last that was found, or NULL */
 } Table;
 
 Specialization *table_find(Table *self, Walk *w);
-int table_remove(Table *self, Specialization *specialization);
+PyObject *read_signature(PyObject *module, PyObject *args);
+PyObject *static_key(PyObject *module, PyObject *x);
 
 /* --- results -------------------------------------------------------------------------- */
 

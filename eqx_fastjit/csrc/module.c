@@ -72,6 +72,9 @@ static PyObject *is_calling(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef module_methods[] = {
+    {"read", read_signature, METH_VARARGS, "The signature of a call, and its arrays."},
+    {"static_key", static_key, METH_O,
+     "What is equal of two statics that are the same by the contract, with a hash."},
     {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
     {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},

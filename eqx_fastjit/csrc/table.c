@@ -3,8 +3,8 @@
 #include "fastjit.h"
 
 /* Reads what Python passes: `(values, abstract)`, of which the first are bound values. */
-static Walk *walk_over(PyObject *self, PyObject *args) {
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module), *values;
+static Walk *walk_over(PyObject *module, PyObject *args) {
+    PyObject *values;
     int abstract;
     if (module == NULL || !PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract))
         return NULL;
@@ -52,13 +52,16 @@ static void specialization_dealloc(Specialization *self) {
     Py_DECREF(type);
 }
 
-/* Gives it the signature of a walk, and what the walk owned. */
-static int specialization_set(Specialization *self, Walk *w) {
+/* One with the signature of a walk, and what the walk owned: nothing is compiled for it yet. */
+static Specialization *specialization_from(Walk *w) {
+    PyTypeObject *type = w->state->specialization_type;
+    Specialization *self = (Specialization *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
     self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
     self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
     if (self->trail == NULL || self->witnesses == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        Py_DECREF(self);
+        return (Specialization *)PyErr_NoMemory();
     }
     for (size_t i = 0; i < w->n_trail; i++) self->trail[i] = w->trail[i];
     for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
@@ -66,37 +69,54 @@ static int specialization_set(Specialization *self, Walk *w) {
     self->n_witnesses = w->n_mutables;
     self->hash = trail_hash(w->trail, w->n_trail);
     w->n_trail = w->n_mutables = 0;
-    return 0;
+    return self;
 }
 
-/* `Specialization(values, abstract)`, for such a call. Python sets the rest. */
-static PyObject *specialization_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    (void)kwargs;
-    Specialization *self = (Specialization *)type->tp_alloc(type, 0);
-    Walk *w = self == NULL ? NULL : walk_over((PyObject *)self, args);
-    if (w == NULL || specialization_set(self, w) < 0) Py_CLEAR(self);
-    if (w != NULL) walk_give_back(w);
-    return (PyObject *)self;
-}
-
-/* `is_of(values, abstract)`: whether it is for such a call. */
-static PyObject *specialization_is_of(Specialization *self, PyObject *args) {
-    Walk *w = walk_over((PyObject *)self, args);
+/* `read(values, abstract)`: the signature of such a call, as a specialization for which Python
+sets the rest; and its arrays. */
+PyObject *read_signature(PyObject *module, PyObject *args) {
+    Walk *w = walk_over(module, args);
     if (w == NULL) return NULL;
-    int same = trail_same(w->trail, w->n_trail, self->trail, self->n_trail);
+    PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *out = NULL;
+    if (arrays != NULL) out = Py_BuildValue("(NN)", specialization_from(w), arrays);
     walk_give_back(w);
-    return same < 0 ? NULL : PyBool_FromLong(same);
+    return out;
+}
+
+/* What is equal of two statics that are the same by the contract, with a hash. */
+PyObject *static_key(PyObject *module, PyObject *x) {
+    Walk *w = walk_take(PyModule_GetState(module));
+    if (w == NULL) return NULL;
+    PyObject *key = NULL;
+    w->in_mutable = 1; /* nobody asks for its parts again */
+    if (read_value(w, x, 1) == 0) key = (PyObject *)specialization_from(w);
+    walk_give_back(w);
+    return key;
+}
+
+static Py_hash_t specialization_hash(Specialization *self) {
+    Py_hash_t hash = (Py_hash_t)self->hash;
+    return hash == -1 ? -2 : hash;
+}
+
+/* They are equal if they are for the same calls. */
+static PyObject *specialization_compare(Specialization *self, PyObject *x, int operator) {
+    if (Py_TYPE(x) != Py_TYPE(self) || (operator != Py_EQ && operator != Py_NE))
+        Py_RETURN_NOTIMPLEMENTED;
+    const Specialization *other = (Specialization *)x;
+    int same = trail_same(self->trail, self->n_trail, other->trail, other->n_trail);
+    return same < 0 ? NULL : PyBool_FromLong(same == (operator == Py_EQ));
 }
 
 /* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call has
 the same object, its present state was just compared. (Equal trails have equally many parts
 that can be changed, unless an object was given another class.) */
-static int is_stale(Specialization *self, Walk *w) {
-    if (w->n_mutables != self->n_witnesses) return 1;
-    for (size_t i = 0; i < self->n_witnesses; i++) {
+static int is_stale(const Specialization *self, State *state, const Mutable *mutables, size_t n) {
+    if (n != self->n_witnesses) return 1;
+    for (size_t i = 0; i < n; i++) {
         const Mutable *then = &self->witnesses[i];
-        if (w->mutables[i].object == then->object) continue;
-        Walk *now = walk_take(w->state);
+        if (mutables[i].object == then->object) continue;
+        Walk *now = walk_take(state);
         if (now == NULL) return -1;
         int same = -1;
         if (read_value(now, then->object, 1) == 0)
@@ -116,54 +136,35 @@ static PyMemberDef specialization_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Specialization, weakrefs), READONLY, NULL},
     {NULL}};
 
-static PyMethodDef specialization_methods[] = {
-    {"is_of", (PyCFunction)specialization_is_of, METH_VARARGS,
-     "Whether it is for such a call."},
-    {NULL}};
-
 static PyType_Slot specialization_slots[] = {
     {Py_tp_doc, "What is compiled for one signature of one function."},
-    {Py_tp_new, specialization_new},
     {Py_tp_dealloc, specialization_dealloc},
     {Py_tp_traverse, specialization_traverse},
     {Py_tp_clear, specialization_clear},
+    {Py_tp_hash, specialization_hash},
+    {Py_tp_richcompare, specialization_compare},
     {Py_tp_members, specialization_members},
-    {Py_tp_methods, specialization_methods},
     {0, NULL}};
 
 PyType_Spec specialization_spec = {
     "eqx_fastjit._native.Specialization", sizeof(Specialization), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, specialization_slots};
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    specialization_slots};
 
 /* --- a table ---------------------------------------------------------------------------- */
 
 static int table_clear(Table *self) {
-    self->n_items = 0;
     Py_CLEAR(self->last);
     if (self->items != NULL) PyDict_Clear(self->items);
     return 0;
 }
 
-/* Those with a hash: a list, a new reference; NULL if there are none, or with an error. */
-static PyObject *bucket_of(Table *self, PyObject *hash) {
-    return hash == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->items, hash));
-}
-
 /* Drops a specialization, if it is in the table. */
-int table_remove(Table *self, Specialization *specialization) {
+static int table_remove(Table *self, Specialization *specialization) {
     if (self->last == specialization) Py_CLEAR(self->last);
-    PyObject *hash = PyLong_FromUnsignedLongLong(specialization->hash);
-    PyObject *bucket = bucket_of(self, hash);
-    int failed = bucket == NULL && PyErr_Occurred() ? -1 : 0;
-    for (Py_ssize_t i = bucket == NULL ? 0 : PyList_GET_SIZE(bucket); i-- > 0 && !failed;) {
-        if (PyList_GET_ITEM(bucket, i) != (PyObject *)specialization) continue;
-        failed = PySequence_DelItem(bucket, i);
-        self->n_items--;
-        if (!failed && PyList_GET_SIZE(bucket) == 0) failed = PyDict_DelItem(self->items, hash);
-    }
-    Py_XDECREF(bucket);
-    Py_XDECREF(hash);
-    return failed;
+    PyObject *found = PyDict_GetItemWithError(self->items, (PyObject *)specialization);
+    if (found != (PyObject *)specialization) return found == NULL && PyErr_Occurred() ? -1 : 0;
+    return PyDict_DelItem(self->items, found);
 }
 
 /* The specialization for a walk, a new reference; NULL if there is none, or an error. */
@@ -171,29 +172,23 @@ Specialization *table_find(Table *self, Walk *w) {
     Specialization *found = (Specialization *)Py_XNewRef((PyObject *)self->last);
     /* Most calls are like the one before, and need no hash. */
     if (found != NULL && found->n_trail == w->n_trail &&
-        trail_identical(found->trail, w->trail, w->n_trail) && is_stale(found, w) == 0)
+        trail_identical(found->trail, w->trail, w->n_trail) &&
+        is_stale(found, w->state, w->mutables, w->n_mutables) == 0)
         return found;
     Py_CLEAR(found);
     if (PyErr_Occurred()) return NULL;
-    PyObject *hash = PyLong_FromUnsignedLongLong(trail_hash(w->trail, w->n_trail));
-    PyObject *bucket = bucket_of(self, hash);
-    Py_XDECREF(hash);
-    if (bucket == NULL) return NULL;
-    int same = 0;
-    /* Somebody's `==` may make a call, which may change the list. */
-    for (Py_ssize_t i = 0; same == 0 && i < PyList_GET_SIZE(bucket); i++) {
-        Py_XSETREF(found, (Specialization *)Py_NewRef(PyList_GET_ITEM(bucket, i)));
-        same = trail_same(w->trail, w->n_trail, found->trail, found->n_trail);
-    }
-    Py_DECREF(bucket);
-    int stale = same == 1 ? is_stale(found, w) : 0;
-    if (stale == 1) table_remove(self, found);
-    if (same == 1 && stale == 0) {
+    Specialization *wanted = specialization_from(w);
+    if (wanted == NULL) return NULL;
+    found = (Specialization *)Py_XNewRef(
+        PyDict_GetItemWithError(self->items, (PyObject *)wanted));
+    int stale = found == NULL ? 0 : is_stale(found, w->state, wanted->witnesses, wanted->n_witnesses);
+    if (stale == 1) stale = table_remove(self, found) < 0 ? -1 : 1;
+    Py_DECREF(wanted);
+    if (stale != 0)
+        Py_CLEAR(found);
+    else if (found != NULL)
         Py_XSETREF(self->last, (Specialization *)Py_NewRef((PyObject *)found));
-        return found;
-    }
-    Py_XDECREF(found);
-    return NULL;
+    return found;
 }
 
 static int table_traverse(Table *self, visitproc visit, void *arg) {
@@ -224,7 +219,7 @@ static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
 /* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
 the user's own, of NumPy. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
-    Walk *w = walk_over((PyObject *)self, args);
+    Walk *w = walk_over(PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module), args);
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
     if ((found != NULL || !PyErr_Occurred()) && copy_numpy(w) == 0)
@@ -235,26 +230,10 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     return out;
 }
 
-/* `arrays(values, abstract)`: those of a call, as it would read them. */
-static PyObject *table_arrays_method(Table *self, PyObject *args) {
-    Walk *w = walk_over((PyObject *)self, args);
-    if (w == NULL) return NULL;
-    PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
-    walk_give_back(w);
-    return arrays;
-}
-
-/* A table that is full is emptied. */
+/* A table that is full is emptied. Of equal ones, the first stays. */
 static PyObject *table_add_method(Table *self, PyObject *added) {
-    if (self->n_items >= self->capacity) table_clear(self);
-    PyObject *hash = PyLong_FromUnsignedLongLong(((Specialization *)added)->hash);
-    PyObject *none = PyList_New(0), *bucket = NULL;
-    if (hash != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, hash, none);
-    int failed = bucket == NULL || PyList_Append(bucket, added) < 0;
-    self->n_items += !failed;
-    Py_XDECREF(hash);
-    Py_XDECREF(none);
-    if (failed) return NULL;
+    if (PyDict_GET_SIZE(self->items) >= self->capacity) table_clear(self);
+    if (PyDict_SetDefault(self->items, added, added) == NULL) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -272,7 +251,6 @@ static PyObject *table_remove_method(Table *self, PyObject *x) {
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find_method, METH_VARARGS,
      "The specialization for bound values, if there is one, and their arrays."},
-    {"arrays", (PyCFunction)table_arrays_method, METH_VARARGS, "The arrays of bound values."},
     {"add", (PyCFunction)table_add_method, METH_O, "Keep a specialization."},
     {"clear", (PyCFunction)table_clear_method, METH_NOARGS, "Drop all."},
     {"remove", (PyCFunction)table_remove_method, METH_O, "Drop one, if it is in the table."},

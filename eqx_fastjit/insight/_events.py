@@ -24,6 +24,7 @@ import jax
 
 from eqx_fastjit import _facts
 from eqx_fastjit._callables import place_of
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users, Place, user_frames
 
 from ._describe import Cause, compare, describe, Leaf, Reason
@@ -205,7 +206,7 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
         jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in avals
     ]
     values = specialization.flat.structure.rebuild(arrays)
-    if not specialization.is_of(values, True):
+    if engine_module().read(values, True)[0] != specialization:
         return ()  # a static was changed in place
     by_id = {id(x): aval for x, aval in zip(arrays, avals, strict=True)}
     return describe(function.named(values), by_id, fact.settings)

@@ -2,7 +2,8 @@
 
 `failing_allocations.py N`: the first N allocations of each. jaxlib does not survive a
 failed allocation, so Python functions stand in for the result of `jax.jit`, and no type
-is registered meanwhile (`isinstance(x, jax.Array)` ends the process).
+is registered meanwhile (`isinstance(x, jax.Array)` ends the process), nor a dictionary
+sorted by JAX.
 """
 
 import _testcapi
@@ -47,7 +48,7 @@ def stand_in(*args, **kwargs):
     (handle,) = first.flat.plans
 
     def fake(values):
-        again = native.Specialization(values, False)
+        again, _ = native.read(values, False)
         again.jitted, again.flat = lambda *arrays: [*arrays, handle], first.flat
         function.table.add(again)
         return again, arrays
@@ -68,7 +69,7 @@ def calls_survive():
         ((module,), {}),
         ((module, X, 1), {"key": (X, 2), "other": [X]}),
         (([X] * 80,), {}),
-        (({i: i for i in range(60)},), {}),
+        (({f"k{i:02}": i for i in range(60)},), {}),
         ((Node([X, 1], ["aux"]),), {"key": {1, 2}}),
     ):
         call, right, _made = stand_in(*args, **kwargs)
@@ -87,7 +88,7 @@ def look_ups_survive():
     f = filter_jit(lambda *args: args)
     table = f._function.table
     values = [
-        ([X] * 100, {f"k{i}": (X, i) for i in range(100)}),
+        ([X] * 100, {f"k{i:02}": (X, i) for i in range(100)}),
         (Holder(X, [1, {"a": (2,)}, 10**30, "word", 2.5, 1j, {3}]),),
         *[([*range(n)], [Holder(X, [i]) for i in range(70)]) for n in range(150, 156)],
     ]
