@@ -143,6 +143,12 @@ def current_settings() -> tuple[Any, ...]:
     return tuple([getattr(jax.config, name, None) for name in SETTINGS])
 
 
+def _cell() -> int:
+    """The number of the notebook's cell that is being run; 0 elsewhere."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return getattr(get_shell(), "execution_count", 0)
+
+
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class Fact:
     """One trace of a function, or one compilation. Seconds are of the wall clock."""
@@ -161,6 +167,7 @@ class Fact:
     number: int = field(default_factory=lambda: next(numbers))
     started: float = field(default_factory=time.time)  # seconds since the epoch
     thread: str = field(default_factory=lambda: threading.current_thread().name)
+    cell: int = field(default_factory=_cell)
     # `insight._events.Event` says what these are.
     ahead: bool = False
     traced: bool = False

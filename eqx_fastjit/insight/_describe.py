@@ -97,7 +97,8 @@ class Reason(NamedTuple):
     # The most important first. There is none for the first call of a function, and for
     # one of which JAX's caches were cleared.
     differences: tuple[Difference, ...] = ()
-    # The user's lines that led to the event that it differs from, innermost first.
+    # The user's lines that led to the event that it differs from, innermost first. Of a
+    # first call, those of the same function before its cell was run again.
     earlier: tuple[Place, ...] = ()
 
 
@@ -269,6 +270,8 @@ def compare(
     if not own:
         if not alike:
             return Reason()
+        if all(old.cell != event.cell for old in alike):
+            return Reason(earlier=alike[0].frames)  # the cell was run again
         # The line that made this function has made another one before.
         found.insert(0, Difference(event.function.name, Cause.NEW_FUNCTION, None, None))
         earlier = earlier or alike[0].frames

@@ -45,6 +45,8 @@ class Event:
     started: float = field(default_factory=time.time)  # seconds since the epoch
     # The name of the thread.
     thread: str = field(default_factory=lambda: threading.current_thread().name)
+    # The number of the notebook's cell that was being run; 0 elsewhere.
+    cell: int = 0
     # Whether a stage ahead of time (`lower`, `trace`, ...) rather than a call.
     ahead: bool = False
     # Whether the Python function was run. If not, it was only compiled again.

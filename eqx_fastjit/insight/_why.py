@@ -55,7 +55,9 @@ def why(event: Event) -> str:
     """The cause, or that there is nothing to mend."""
     if event.is_part:
         return "ahead of time" if event.ahead else "inlined"
-    return "first call" if is_first(event) else cause_of(event)
+    if is_first(event):
+        return "cell run again" if event.reason.earlier else "first call"
+    return cause_of(event)
 
 
 def stages_of(event: Event) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -49,17 +50,27 @@ def listed(items: Iterable[str], most: int = 5) -> str:
     return ", ".join(unique[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-# The temporary file that ipykernel names the code of a cell by.
-_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py")
+# How ipykernel names the code of a cell, in other processes and event files.
+_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py|<ipython-input-.*>")
+
+
+def _cell(file: str) -> str | None:
+    """`In[5]`, if a file is the code of a notebook's cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    try:
+        _, name = shell.compile.format_code_name(file)  # pyright: ignore
+        return str(name)
+    except (AttributeError, TypeError):  # no notebook, or not of this one
+        return "<cell>" if _CELL.fullmatch(file) else None
 
 
 def show_file(file: str) -> str:
     """A path below the working directory without it; of others, the last two parts.
 
-    Of an installed package, the path from there.
+    Of an installed package, the path from there; of a notebook's cell, its number.
     """
-    if _CELL.fullmatch(file):
-        return "<cell>"
+    if (cell := _cell(file)) is not None:
+        return cell
     _, installed, below = file.rpartition(f"{os.sep}site-packages{os.sep}")
     if installed:
         return below
