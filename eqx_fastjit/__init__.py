@@ -68,5 +68,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext eqx_fastjit`, for the magic `%%doctor` in notebooks."""
+    module = importlib.import_module(".insight._notebook", __name__)
+    ipython.register_magics(module.DoctorMagics)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, "insight"})

@@ -144,9 +144,10 @@ def current_settings() -> tuple[Any, ...]:
 
 
 def _cell() -> int:
-    """The number of the notebook's cell that is being run; 0 elsewhere."""
+    """A number for the cell of a notebook that is being run; 0 elsewhere."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-    return getattr(get_shell(), "execution_count", 0)
+    history = getattr(get_shell(), "history_manager", None)
+    return len(getattr(history, "input_hist_raw", ()))
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)

@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import os
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -172,6 +173,7 @@ def doctor(options: argparse.Namespace) -> int:
         from eqx_fastjit.insight._watch import Watch
 
         watch = Watch()
+        _report_on_signal()
         code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
@@ -184,6 +186,18 @@ def doctor(options: argparse.Namespace) -> int:
     sys.stdout.flush()  # what the program has printed comes first
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
+
+
+def _report_on_signal() -> None:
+    """Have `kill -USR1` print the report up to now, unless the program uses it."""
+
+    def on_signal(number: int, frame: Any) -> None:
+        if "jax" in sys.modules:
+            print(eqx_fastjit.insight.report(), file=sys.stderr, flush=True)
+
+    number = getattr(signal, "SIGUSR1", None)  # Windows has none
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        signal.signal(number, on_signal)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -10,6 +10,11 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._causes import Finding as Finding
+    from ._doctor import (
+        doctor as doctor,
+        DoctorReport as DoctorReport,
+        report as report,
+    )
     from ._explain import explain as explain, Explanation as Explanation
     from ._guard import (
         guard as guard,
@@ -21,14 +26,17 @@ if TYPE_CHECKING:
 
 # Where the public names are.
 _HOMES = {
+    "DoctorReport": "_doctor",
     "Explanation": "_explain",
     "Finding": "_causes",
     "RetraceError": "_guard",
     "RetraceWarning": "_guard",
+    "doctor": "_doctor",
     "explain": "_explain",
     "guard": "_guard",
     "inspect": "_inspect",
     "profile": "_profile",
+    "report": "_doctor",
 }
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,6 +10,7 @@ from ._advice import finding_of
 from ._causes import Finding
 from ._events import Event, history, is_watched, watch
 from ._groups import group
+from ._shown import Shown
 from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
 
@@ -22,8 +23,8 @@ _GONE = (
 _LINES = 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Explanation:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """Why functions were traced or compiled again, and what it cost.
 
     `str` of it is the text. Seconds are of tracing, lowering and compiling.
@@ -57,8 +58,6 @@ class Explanation:
                 break
             lines += block
         return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:

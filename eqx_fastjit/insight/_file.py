@@ -24,7 +24,6 @@ from typing import Any, TextIO
 import equinox as eqx
 import jax
 
-import eqx_fastjit
 from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Cause, Difference, Leaf, Reason
@@ -127,7 +126,7 @@ class Writer:
             path = path.with_suffix(f".{self._process}{path.suffix}")
         os.environ[_OWNER] = str(self._process)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
-        packages = (jax, eqx, eqx_fastjit)
+        packages = (jax, eqx, sys.modules["eqx_fastjit"])
         self._line(
             {
                 "type": "run",

@@ -13,6 +13,7 @@ from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
+from ._shown import Shown
 from ._target import target
 from ._words import listed, plural, show_bytes, show_place, table
 
@@ -38,7 +39,7 @@ class LineCount:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Inspection:
+class Inspection(Shown):
     """The result of `inspect`. `str(inspection)` is for people."""
 
     name: str
@@ -59,8 +60,6 @@ class Inspection:
             refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
             title += f"\nIt calls back into Python: calls block{refused}"
         return "\n\n".join([title, *filter(None, tables)])
-
-    __repr__ = __str__
 
     def _lines(self) -> str:
         rows: list[Any] = []

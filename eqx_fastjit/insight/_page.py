@@ -1,5 +1,6 @@
 """The report as one HTML page, by jinja2, which escapes every text."""
 
+import functools
 import re
 
 import jinja2
@@ -11,8 +12,8 @@ from ._why import name_of, show_difference, why
 from ._words import show_chain, show_place, show_seconds
 
 
-def page(report: Report) -> str:
-    """The page, which loads nothing."""
+@functools.cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("eqx_fastjit.insight", "templates"),
         autoescape=True,
@@ -29,7 +30,12 @@ def page(report: Report) -> str:
         name=name_of,
         why=why,
     )
-    template = environment.get_template("report.html")
+    return environment
+
+
+def page(report: Report) -> str:
+    """The page, which loads nothing."""
+    template = _environment().get_template("report.html")
     return template.render(
         report=report,
         headline=headline(report),
@@ -37,6 +43,19 @@ def page(report: Report) -> str:
         source=source_line,
         share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
+
+
+def text_page(title: str, text: str) -> str:
+    """A page of a text that is laid out already."""
+    return _environment().get_template("text.html").render(title=title, text=text)
+
+
+def in_notebook(html: str) -> str:
+    """A page within a notebook, whose styles and scripts stay apart from its own."""
+    # Its own height, once it is there; where scripts do not run, it scrolls.
+    fit = "this.style.height=this.contentDocument.documentElement.scrollHeight+'px'"
+    style = "width:100%;height:30em;border:0;color-scheme:light dark"
+    return f'<iframe srcdoc="{escape(html)}" style="{style}" onload="{fit}"></iframe>'
 
 
 def _prose(text: str) -> Markup:

@@ -19,6 +19,7 @@ from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
 from ._events import forget, history
+from ._shown import Shown
 from ._target import Target, target
 from ._timing import time_call, time_calls, Timing
 from ._words import show_seconds, table, wrapped
@@ -36,8 +37,8 @@ _LONG_COMPILATION = 8.0
 MATTERS = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Profile(Shown):
     """The result of `profile`. `str(profile)` is for people."""
 
     name: str
@@ -64,8 +65,6 @@ class Profile:
             "\n".join(wrapped(self.conclusion)),
         ]
         return "\n\n".join(filter(None, parts))
-
-    __repr__ = __str__
 
 
 def profile(

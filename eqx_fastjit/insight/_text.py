@@ -31,7 +31,11 @@ _ROWS = 10
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people."""
-    console = Console(file=stream, highlight=False, soft_wrap=False)
+    # A kernel's environment asks for colours, which a string must not have.
+    plain = False if isinstance(stream, io.StringIO) else None
+    console = Console(
+        file=stream, highlight=False, force_jupyter=False, force_terminal=plain
+    )
     blocks = [list(x) for x in _top(report, verbose)]
     end = [Text(note, "dim") for note in (*report.run.notes, footer(report))]
     room = _LINES - sum(_height(console, x) for x in (*blocks, end))
@@ -62,7 +66,9 @@ def _indented(part: Any, by: int = 2) -> Padding:
 
 
 def _height(console: Console, parts: Sequence[Any]) -> int:
-    probe = Console(file=io.StringIO(), width=console.width, highlight=False)
+    probe = Console(
+        file=io.StringIO(), width=console.width, highlight=False, force_jupyter=False
+    )
     for part in parts:
         probe.print(part)
     return probe.file.getvalue().count("\n")  # pyright: ignore

@@ -17,10 +17,20 @@ class Import(NamedTuple):
     seconds: float
 
 
+_current: "Watch | None" = None
+
+
+def watching() -> "Watch | None":
+    """What watches this process now."""
+    return _current
+
+
 class Watch:
     """Watches this process. Nothing of it imports JAX before the program does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_program: bool = True) -> None:
+        # Rather than a block of code.
+        self.is_program = is_program
         self.started = time.time()
         self.seconds = 0.0
         self.events: list[Any] = []
@@ -36,6 +46,8 @@ class Watch:
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
+        global _current
+        _current = self
         from ._device import Device
         from ._events import watch
         from ._pending import SaysWhatIsLate
@@ -65,6 +77,8 @@ class Watch:
 
     def stop(self) -> None:
         """The program is over."""
+        global _current
+        _current = None
         self.seconds = time.time() - self.started
         if self._waits is None:
             self.notes.append("The program did not import JAX.")
@@ -79,19 +93,19 @@ class Watch:
         if self.events:
             self.held = programs_held()
 
-    def report(self, program: str, exit_code: int) -> Any:
-        """The report on the program, which is over."""
+    def report(self, program: str, exit_code: int | None) -> Any:
+        """The report on the program: up to now, if it is not over."""
         from ._file import cache_directory, Run
         from ._report import make_report
 
         run = Run(
             program,
             self.started,
-            self.seconds,
+            self.seconds or time.time() - self.started,
             exit_code,
             cache_directory(),
-            self.events,
-            self.imports,
+            tuple(self.events),
+            tuple(self.imports),
             self._waits.found() if self._waits is not None else (),
             self._stale.found() if self._stale is not None else (),
             self.looks,

@@ -1,0 +1,142 @@
+"""`doctor`: of a block of code, what `eqx-fastjit doctor` says of a program."""
+
+import contextlib
+import io
+import threading
+from typing import Any
+
+from ._causes import Finding
+from ._events import history
+from ._file import as_json, cache_directory, Run
+from ._page import in_notebook, page
+from ._report import make_report, Report
+from ._shown import Shown
+from ._text import write_text
+from ._watch import Watch, watching
+
+
+class DoctorReport(Shown):
+    """What the doctor has to say of a block of code, or of a program up to now.
+
+    `print` shows it as text, and a notebook as a page. Seconds are of the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self._report: Report | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What can be mended, what saves most first. Empty if nothing can."""
+        return self._made().findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for other programs, as `doctor --json` writes it.
+
+        Its `schema` is the version of this form.
+        """
+        return as_json(self._made())
+
+    def to_html(self) -> str:
+        """The report as a page of its own, which loads nothing."""
+        return page(self._made())
+
+    def text(self, *, verbose: bool = False) -> str:
+        """The report as text. `verbose` shows what does not fit 60 lines."""
+        out = io.StringIO()
+        write_text(self._made(), out, verbose)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip()
+
+    def __str__(self) -> str:
+        return "the block has not ended" if self._report is None else self.text()
+
+    def _repr_html_(self) -> str | None:
+        return None if self._report is None else in_notebook(self.to_html())
+
+    def _made(self) -> Report:
+        if self._report is None:
+            raise RuntimeError("doctor: the report is there once the block has ended.")
+        return self._report
+
+
+_lock = threading.Lock()
+
+
+class doctor(contextlib.AbstractContextManager[DoctorReport]):
+    """Watch a block of code, and report what it compiled, why, and what would help.
+
+    What was compiled before is the history that it is compared with.
+
+    **Arguments:**
+
+    - `name`: what the report calls the block.
+
+    **Returns:**
+
+    As a context manager, a `DoctorReport`, which is there once the block has ended,
+    also by an exception. Exceptions are passed on.
+
+    **Raises:**
+
+    `RuntimeError` if another `doctor` is watching, in this thread or another. Under
+    `eqx-fastjit doctor`, which watches the whole program, the report is that up to the
+    end of the block.
+
+    !!! example
+
+        ```python
+        with eqx_fastjit.insight.doctor() as report:
+            train(model, epochs=1)
+        print(report)
+        ```
+    """
+
+    def __init__(self, name: str = "this block"):
+        self._name = name
+        self._watch: Watch | None = None
+
+    def __enter__(self) -> DoctorReport:
+        self._result = DoctorReport()
+        with _lock:
+            others = watching()
+            if others is not None and not others.is_program:
+                raise RuntimeError(
+                    "doctor: another one is watching this process already. Use one "
+                    "at a time, in one thread."
+                )
+            if others is None:
+                self._watch = Watch(is_program=False)
+                self._watch.jax_imported()
+        return self._result
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._watch is None:
+            self._result._report = report()._report  # pyright: ignore[reportPrivateUsage]
+            return
+        self._watch.stop()
+        made = self._watch.report(self._name, exit_code=0)
+        self._result._report = made  # pyright: ignore[reportPrivateUsage]
+        self._watch = None
+
+
+def report() -> DoctorReport:
+    """What the doctor has to say up to now.
+
+    **Returns:**
+
+    A `DoctorReport`: under `eqx-fastjit doctor` and within `doctor()`, of what these
+    have watched. Elsewhere, of all that the process has compiled, without waits,
+    imports and device time.
+    """
+    out = DoctorReport()
+    current = watching()
+    if current is not None:
+        made = current.report("up to now", exit_code=None)
+    else:
+        events = history()
+        started = min((e.started for e in events), default=0.0)
+        ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
+        made = make_report(
+            Run("up to now", started, ended - started, None, cache_directory(), events)
+        )
+    out._report = made  # pyright: ignore[reportPrivateUsage]
+    return out

@@ -1,0 +1,118 @@
+"""The doctor of a block of code, and reports up to now.
+
+Promise 39 of docs/reliability.md.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import jax.numpy as jnp
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import insight
+from tests.support.commands import command, ROOT
+
+
+def make():
+    return eqx_fastjit.filter_jit(lambda x, n: x * n)
+
+
+def test_a_block():
+    """Compared with what was compiled before; as text, dictionary and page."""
+    step = make()
+    step(jnp.ones(2), 0)
+    with insight.doctor("training") as report:
+        for n in range(1, 4):
+            step(jnp.ones(2), n)
+    (found,) = [f for f in report.findings if f.leaf == "n"]
+    assert found.count == 3
+    assert "doctor: training" in str(report) and "`n`" in str(report)
+    as_dict = report.to_dict()
+    assert as_dict["schema"] == 4 and len(as_dict["run"]["events"]) == 3
+    assert "<html" in report.to_html() and report.to_html().count("http") <= 1
+
+
+def test_exceptions_pass_and_end_it():
+    with pytest.raises(ZeroDivisionError), insight.doctor() as report:
+        1 / 0  # noqa: B018
+    assert report.findings == ()
+    with insight.doctor() as other:
+        assert str(other) == "the block has not ended"
+        with pytest.raises(RuntimeError, match="once the block has ended"):
+            other.to_dict()
+
+
+def test_one_at_a_time():
+    with insight.doctor(), pytest.raises(RuntimeError, match="another one"):
+        insight.doctor().__enter__()
+    with insight.doctor():
+        pass
+
+
+def test_up_to_now():
+    """Within a block of what it has seen, and elsewhere of what was compiled."""
+    step = make()
+    step(jnp.ones(3), 1)
+    step(jnp.ones(3), 2)
+    assert "up to now" in str(insight.report())
+    assert insight.report().to_dict()["run"]["events"]
+    with insight.doctor():
+        assert insight.report().to_dict()["run"]["events"] == []
+
+
+def test_under_the_command_a_block_reports_of_the_program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, jax.numpy as jnp\n"
+        "from eqx_fastjit import insight\n"
+        "f = eqx.filter_jit(lambda x, n: x * n)\n"
+        "with insight.doctor() as report:\n"
+        "    [f(jnp.ones(2), n) for n in range(3)]\n"
+        "print(len(report.to_dict()['functions']) > 0)\n"
+    )
+    ended = command("doctor", path)
+    assert ended.stdout == "True\n" and ended.stderr.count("doctor:") == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has none")
+def test_a_signal_asks_for_a_report(tmp_path, start):
+    """Of a program that goes on running."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, jax.numpy as jnp, time\n"
+        "f = eqx.filter_jit(lambda x, n: x * n)\n"
+        "[f(jnp.ones(2), n) for n in range(3)]\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(300): time.sleep(0.1)\n"
+    )
+    words = [sys.executable, "-m", "eqx_fastjit", "doctor", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = start(words, env=environment)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGUSR1)
+    lines = []
+    deadline = time.monotonic() + 120
+    while "Each second" not in "".join(lines[-1:]) and time.monotonic() < deadline:
+        lines.append(process.stderr.readline())
+    assert "up to now" in "".join(lines)
+    assert process.poll() is None
+
+
+def test_many_calls_take_no_memory():
+    """The doctor keeps nothing of a call that compiles nothing."""
+    code = (
+        "import resource, jax.numpy as jnp, eqx_fastjit\n"
+        "from eqx_fastjit import insight\n"
+        "f, x = eqx_fastjit.filter_jit(lambda x: x + 1), jnp.ones(2)\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "with insight.doctor() as report:\n"
+        "    for _ in range(5_000): x = f(x)\n"
+        "    before = peak()\n"
+        "    for _ in range(100_000): x = f(x)\n"
+        "    print(peak() - before)\n"
+    )
+    kilobytes = int(command(python=("-c", code)).stdout)
+    assert kilobytes < 20_000
