@@ -77,7 +77,7 @@ def constant_findings(
     """
     by_function: dict[Any, list[Event]] = {}
     for event in remaining:
-        if look_at(run, event).constants:
+        if _look_at(run, event).constants:
             by_function.setdefault(event.function.key(), []).append(event)
     found: list[Finding] = []
     explained: list[Event] = []
@@ -91,7 +91,7 @@ def constant_findings(
 
 def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     event = events[0]
-    seen, function = look_at(run, event), name_of(event.function)
+    seen, function = _look_at(run, event), name_of(event.function)
     constants = sorted(seen.constants, key=lambda x: -x.seconds)
     first = constants[0]
     others = [f"{x.name or 'another'}, {x.type}" for x in constants[1:]]
@@ -123,7 +123,7 @@ def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     )
 
 
-def look_at(run: Run, event: Event) -> Look:
+def _look_at(run: Run, event: Event) -> Look:
     return run.looks.get(event.number, Look())
 
 
@@ -133,22 +133,26 @@ def _by_constants(run: Run, event: Event) -> float:
     That is what XLA takes beyond its usual share in this run, and at most what holding
     and folding them may take.
     """
-    constants = look_at(run, event).constants
+    constants = _look_at(run, event).constants
     others = [
         e
         for e in run.events
         if e.compile and e.lower and not e.cached
-        if not look_at(run, e).constants
+        if not _look_at(run, e).constants
     ]
-    shares = [e.compile / (e.trace - e.nested + e.lower) for e in others]
-    share = statistics.median(shares) if shares else _USUAL
-    usual = share * (event.trace - event.nested + event.lower)
+    shares = [e.compile / _before_xla(e) for e in others]
+    usual = (statistics.median(shares) if shares else _USUAL) * _before_xla(event)
     # The former two take longer, too. In a small program an equation takes no longer
     # than an operation that is compiled by itself.
     if alone := [e.compile for e in others if is_operation(e)]:
-        equations = look_at(run, event).equations
+        equations = _look_at(run, event).equations
         usual = min(usual, statistics.median(alone) * equations)
     return max(0.0, min(event.compile - usual, sum(x.seconds for x in constants)))
+
+
+def _before_xla(event: Event) -> float:
+    """The seconds of tracing and lowering."""
+    return max(0.0, event.trace - event.nested) + event.lower
 
 
 def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
@@ -160,7 +164,7 @@ def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
     least = statistics.median(alone) if alone else 0.0
     by_place: dict[Any, list[tuple[Event, Look, UnrolledLoop]]] = {}
     for event in remaining:
-        found = look_at(run, event)
+        found = _look_at(run, event)
         if (loop := found.loop) is not None:
             by_place.setdefault(loop.place, []).append((event, found, loop))
     for place, all_found in by_place.items():
@@ -210,7 +214,7 @@ def _scanned(loop: UnrolledLoop) -> str:
 def cache_helps(run: Run) -> Iterator[Finding]:
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
     compiled = [e for e in run.events if e.compile and not e.cached]
-    refused = [e for e in compiled if look_at(run, e).calls_back]
+    refused = [e for e in compiled if _look_at(run, e).calls_back]
     if keeps_callbacks():
         refused = []
     if run.cache is None and not any(e.cached for e in run.events):
@@ -231,6 +235,7 @@ def _cache_help(
         "version": jax.__version__,
         "compiling": show_seconds(seconds),
         "second": show_seconds(run.seconds - saved),
+        "and_cache": "" if run.cache else " and the cache",
         "without": f" That is without {names}, which JAX does not keep."
         * bool(refused),
     }

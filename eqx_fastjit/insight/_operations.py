@@ -51,6 +51,8 @@ class Operation(NamedTuple):
 
     def differs_from(self, others: "Sequence[Operation]") -> str:
         """The first kind of what is not the same in all of them."""
+        if self == Operation():
+            return "unseen"
         for kind in ("operands", "results", "options"):
             # Of a few operations that take turns, each is compiled once.
             if len({getattr(x, kind) for x in others}) > len(others) // 2:

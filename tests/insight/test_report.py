@@ -185,6 +185,14 @@ def test_many_retraces_hold_memory(held, says):
     assert says in finding.says and ("in memory" in finding.says) == bool(says)
 
 
+def test_operations_of_an_event_file_are_told_without_their_shapes():
+    outside = {"is_outside": True, "name": "concatenate", "place": None}
+    (finding,) = report_of(*(event(i, **outside) for i in range(1, 9))).findings
+    assert (finding.attribute, finding.count, finding.saves) == ("unseen", 8, 7.0)
+    found = report_of(*(event(i, **outside) for i in range(1, 4)))
+    assert found.findings == () and "3 operations" in found.helps[-1].what
+
+
 def test_a_cache_would_help():
     found = report_of(event(1, seconds=40.0))
     (item,) = found.helps
