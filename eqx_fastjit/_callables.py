@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import types
 from typing import Any, NamedTuple
 
@@ -93,3 +94,12 @@ def place_of(fun: Any) -> Place | None:
         return None
     code = source.__code__
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def column_of(fun: Any) -> int | None:
+    """Where in its line the body of a lambda, say, begins."""
+    source = source_of(fun)
+    if source is None:
+        return None
+    positions = itertools.islice(source.__code__.co_positions(), 1, 2)
+    return next((column for *_, column, _ in positions), None)

@@ -105,10 +105,12 @@ class FunctionInfo:
     # Distinguishes functions with the same name and place, such as lambdas in a loop.
     # 0 for a function of `jax.jit`, or an operation, of which only the name is known.
     number: int = field(default_factory=lambda: next(_function_numbers))
+    # Distinguishes two lambdas of a line, and options.
+    variant: str = ""
 
-    def key(self) -> tuple[str, Place | None]:
-        """The same for each function made by the same line."""
-        return self.qualname, self.place
+    def key(self) -> tuple[str, Place | None, str]:
+        """The same for each function made by the same text."""
+        return self.qualname, self.place, self.variant
 
 
 class Aval(NamedTuple):

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 
 from . import _facts
 from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
-from ._callables import describe, Description, shown_of, source_of
+from ._callables import column_of, describe, Description, shown_of, source_of
 from ._cycle import cycle_error
 from ._donation import name_donated
 from ._engine import engine_module
@@ -50,7 +50,9 @@ class Function:
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
-        self.info = _facts.FunctionInfo(*description.names, description.place)
+        names, place = description.names, description.place
+        variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
+        self.info = _facts.FunctionInfo(*names, place, variant=variant)
         self.avals: tuple[_facts.Aval, ...] = ()  # of an earlier call, for facts
         self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)

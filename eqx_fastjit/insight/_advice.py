@@ -74,14 +74,10 @@ class Diagnosis:
             for partners in itertools.combinations(others, n):
                 both = self.saved([root, *partners])
                 if both.compilations > self.saved(partners).compilations:
-                    names = listed((f"`{_name(self.group, x)}`" for x in partners), 3)
+                    names = listed((f"`{x.path}`" for x in partners), 3)
                     seconds = show_seconds(both.seconds)
                     return 0.0, f"nothing by itself; with {names} {seconds}"
         return 0.0, "nothing without all the others"
-
-
-def _name(group: Group, root: Root) -> str:
-    return root.path or group.first.function.name
 
 
 def _columns(roots: Iterable[Root]) -> set[Any]:
@@ -141,7 +137,7 @@ def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
         root.cause.value,
         facts_of(found.group, root),
         attribute_of(root),
-        leaf=_name(found.group, root),
+        leaf=root.path,
         count=root.count,
         saves=saves,
         gain=gain,

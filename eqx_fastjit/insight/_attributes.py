@@ -11,6 +11,8 @@ from ._roots import parent, Root
 
 
 NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
+# The types of statics that are functions, or hold one.
+_FUNCTIONS = {"function", "partial", "PjitFunction"}
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 
 
@@ -18,7 +20,7 @@ def attribute_of(root: Root) -> str:
     """The attribute of its cause; the cause itself if nothing is special."""
     found: str | None = root.cause.value
     if root.cause is Cause.NEW_FUNCTION:
-        found = "created again"
+        found = _of_made(root)
     elif root.cause is Cause.STATIC:
         found = _of_static(root)
     elif root.cause is Cause.STRUCTURE:
@@ -59,10 +61,10 @@ def _of_static(root: Root) -> str | None:
     fields = fields_of(root)
     if fields and (found := _of_fields(root, fields)):
         return found
+    if any(x.type.rpartition(".")[2] in _FUNCTIONS for x in statics):
+        return _of_made(root)
     if len(types) == 1 and types <= _CONTAINERS:
         return "container"  # whose texts may be the same: of long ones, or by order
-    if _is_wrapper(root):
-        return "wrapper"
     if any(x.text == y.text and x.type == y.type for x, y in _pairs(statics)):
         return "created again"
     return _of_numbers(statics)
@@ -85,19 +87,25 @@ def _of_fields(root: Root, fields: list[str]) -> str | None:
     leaves = [x for path in fields for x in root.table.leaves(path) if x is not None]
     if any(x.dtype for x in leaves):
         return "array"
-    if any(x.of in ("function", "method") for x in leaves):
-        return "closure"
+    if {x.of for x in leaves} & _FUNCTIONS:
+        return _of_made(root)
     numbers = [x for x in leaves if NUMBER.fullmatch(x.type) and x.type != "bool"]
     return "number of a configuration" if numbers else None
 
 
-def _is_wrapper(root: Root) -> bool:
-    """Whether what it wraps is the same in all calls."""
-    return any(
-        path == f"{root.leaf}.__wrapped__" and leaf.of
-        for path, leaf in root.table.rows[-1].leaves.items()
-        if path not in root.table.varying
-    )
+def _of_made(root: Root) -> str:
+    """Of a function that is made again: what of it is not."""
+    if inner_of(root) is not None:
+        return "wrapper"
+    return "closure" if fields_of(root) else "created again"
+
+
+def inner_of(root: Root) -> Leaf | None:
+    """What is wrapped, if it is the same in all calls."""
+    paths = (f"{root.leaf}{x}" for x in (".__wrapped__", ".func"))
+    leaves, varying = root.table.rows[-1].leaves, root.table.varying
+    same = (leaves[x] for x in paths if x in leaves and x not in varying)
+    return next((leaf for leaf in same if leaf.of), None)
 
 
 def _of_structure(root: Root) -> str | None:

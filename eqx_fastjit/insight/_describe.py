@@ -6,9 +6,11 @@ static is called: it may be slow, and it may print what nobody wants in a report
 Nothing here raises because of a user's class.
 """
 
+import contextlib
 import enum
 import functools
 import itertools
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +127,7 @@ def describe(
     arguments: list[tuple[str, Any]],
     avals: Mapping[int, Aval] | None = None,
     settings: Iterable[Any] = (),
+    function: tuple[str, Any] | None = None,
 ) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order, and JAX's settings.
 
@@ -134,11 +137,14 @@ def describe(
         may be tracers in place of arrays.
     - `avals`: what the arrays were, by the `id` of what stands for each.
     - `settings`: those of JAX at the time of the call. By default, those of now.
+    - `function`: its name, and itself, unless it is an argument.
     """
     out: list[Leaf] = []
     n_fields = 0
     # An explicit stack: trees may be deeper than Python's limit.
     pending = [_Part(name, value) for name, value in reversed(arguments)]
+    if function is not None:
+        pending = [*reversed(_captured(_Part(*function))), *pending]
     while pending:
         part = pending.pop()
         if is_array(part.value, abstract=True) and not part.is_static:
@@ -196,11 +202,39 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
                 values["<static>"] = aux
     except Exception:  # of the class's own flatten function, or it has no `__dict__`
         return False, []
+    if not is_node and (captured := _captured(part)):
+        return False, captured
     of = "" if is_node else type(x).__qualname__
     return is_node, [
         _Part(part.path + name, value, i >= n_dynamic, of)
         for i, (name, value) in enumerate(values.items())
     ]
+
+
+# Of `jax.jit`.
+_JITTED: Any = type(jax.jit(lambda: None))
+# Their closures are those of what they wrap.
+_WRAPPERS = ("partial", _JITTED.__qualname__)
+
+
+def _captured(part: _Part) -> list[_Part]:
+    """What a function wraps, or what its closure refers to."""
+    x, values = part.value, dict[str, Any]()
+    of = getattr(type(x), "__qualname__", "")
+    if type(x) is functools.partial:
+        values = {".func": x.func} | {f".args[{i}]": y for i, y in enumerate(x.args)}
+        values |= {f".keywords[{k!r}]": y for k, y in x.keywords.items()}
+    elif type(x) is _JITTED:
+        values = {".__wrapped__": x.__wrapped__}
+    elif type(x) is types.FunctionType and "__wrapped__" in vars(x):
+        values = {".__wrapped__": vars(x)["__wrapped__"]}
+    elif type(x) is types.FunctionType and part.of in ("", *_WRAPPERS):
+        with contextlib.suppress(ValueError):  # a cell is empty
+            cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
+            values = {f"<{name}>": cell.cell_contents for name, cell in cells}
+    if part.of == "function":
+        return []  # of what is captured, no more
+    return [_Part(part.path + name, y, True, of) for name, y in values.items()]
 
 
 def _type_name(cls: type) -> str:

@@ -211,7 +211,16 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     if engine_module().read(values, True)[0] != specialization:
         return ()  # a static was changed in place
     by_id = {id(x): aval for x, aval in zip(arrays, avals, strict=True)}
-    return describe(function.named(values), by_id, fact.settings)
+    name = _function_of(fact)
+    return describe(function.named(values), by_id, fact.settings, name)
+
+
+def _function_of(fact: Fact) -> tuple[str, Any] | None:
+    """The function with its name, unless it is passed along with the arguments."""
+    specialization = fact.specialization()
+    function = None if specialization is None else specialization.flat.function()
+    fun = None if function is None or function.fun is None else function.fun()
+    return None if fun is None else (fact.function.name, fun)
 
 
 class _Tools:
@@ -246,7 +255,8 @@ class _Tools:
         # The tracers of a stage ahead of time say less than what it was given.
         if arguments is not None and not (fact.ahead and _signature_of(fact)):
             with contextlib.suppress(Exception):
-                leaves = describe(arguments(), settings=fact.settings)
+                function = _function_of(fact)
+                leaves = describe(arguments(), None, fact.settings, function)
                 # Most are those of the last call, and a model has thousands.
                 last = _signatures.get(before[-1], ()) if before else ()
                 known = dict(zip(last, last, strict=True))

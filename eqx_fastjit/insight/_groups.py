@@ -163,7 +163,7 @@ def _of_function(compilations: Sequence[list[Event]]) -> Iterable[Group]:
     if firsts:
         yield Group(firsts, is_first=True)
     if others:
-        yield Group(others, table=Table(rows))
+        yield Group(others, table=Table(others[0].function.name, rows))
 
 
 def _earlier(row: Row, event: Event) -> Row:

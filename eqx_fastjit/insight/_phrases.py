@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ._attributes import fields_of
+from ._attributes import fields_of, inner_of
 from ._describe import Cause, Leaf
 from ._events import Event
 from ._groups import Group
@@ -20,6 +20,7 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
     facts = {
         "function": first.function.qualname.rpartition(".")[2],
         "defined": f", at {show_place(place)}" if place else "",
+        "wrapped_at": f", for the call at {show_place(group.line)}",
         "n_programs": plural(len(group.events), "program"),
         "names": listed(names),
         "extra": f"{plural(len(group.whole), 'more compilation')} "
@@ -27,8 +28,7 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
     }
     if root is None:
         return facts
-    name = first.function.name
-    return facts | ({"leaf": name, "object": name} if root.leaf == "" else _facts(root))
+    return facts | _facts(root)
 
 
 def _facts(root: Root) -> dict[str, Any]:
@@ -175,9 +175,18 @@ def _placement(root: Root) -> dict[str, str]:
 
 
 def _closure(root: Root) -> dict[str, str]:
-    fields = [x for x in fields_of(root) if x.endswith(">")]
-    if not fields:
-        return {"cell": "", "cell_values": "", "inner": ""}
-    cell = fields[0].rpartition("<")[2].rstrip(">")
-    values = listed(str(x) for x in root.table.leaves(fields[0]) if x is not None)
-    return {"cell": cell, "cell_values": values, "inner": ""}
+    """What differs in a function that is made again, or what does not."""
+    inner, kind = inner_of(root), root.table.leaf(root.leaf)
+    wrapped = "" if inner is None else inner.of
+    facts = {
+        "inner": str(inner).partition(" (")[0],
+        "wrapper": "jax.jit" if "Pjit" in wrapped else wrapped or str(kind),
+        "cells": "",
+    }
+    shown: list[str] = []
+    for path in fields_of(root)[:3]:
+        name = path.removeprefix(root.leaf).strip("<>.")
+        values = [str(x) for x in root.table.leaves(path) if x is not None]
+        differ = listed(values) if len({*values}) > 1 else f"{values[0]}, made again"
+        shown.append(f"`{name}` ({differ})")
+    return facts | {"cells": ", ".join(shown)}

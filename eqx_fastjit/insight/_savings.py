@@ -22,8 +22,8 @@ class Column(NamedTuple):
 
     path: str
     # "kind" (array, static or which node), "value" (of a static), "rank", "axis",
-    # "dtype", "placement", "setting"; without a path, "function" (which one of those
-    # that a line made) and "again" (compiled before, with the same arguments).
+    # "dtype", "placement", "setting", "function" (which one of those that a line made)
+    # and, without a path, "again" (compiled before, with the same arguments).
     aspect: str
     axis: int = -1
 
@@ -79,6 +79,8 @@ def _cells(leaf: Leaf) -> dict[Column, Any]:
 class Table:
     """The compilations of a function, in order."""
 
+    # The function's.
+    name: str
     rows: Sequence[Row]
 
     @functools.cached_property
@@ -116,7 +118,8 @@ class Table:
     def columns(self) -> dict[Column, Partition]:
         """The columns in which rows differ."""
         found = {column: partition(values) for column, values in self._cells.items()}
-        found[Column("", "function")] = partition(row.number for row in self.rows)
+        function = Column(self.name, "function")
+        found[function] = partition(row.number for row in self.rows)
         found = {column: ids for column, ids in found.items() if any(ids)}
         again: collections.Counter[Any] = collections.Counter()
         times: list[int] = []
