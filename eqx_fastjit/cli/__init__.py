@@ -84,15 +84,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a program as `run` does, and when it ends, report to stderr "
         "what was compiled and why, the lines responsible, and how to fix them. SCRIPT "
         "may also be a FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while "
-        "it grows; of two such files, report what only the second compiled.",
+        "it grows; of two such files, report what the second compiled more, or less.",
     )
     doctor.add_argument("--json", **file, help="write the report as JSON")
     doctor.add_argument("--html", **file, help="write the report as a page")
     doctor.add_argument("--verbose", **flag, help="report everything")
     doctor.add_argument(
         "--fail-on",
-        choices=("any", "new"),
-        help="exit with 1 if there is any finding; of two event files, anything new",
+        choices=("any", "new", "more"),
+        help="exit with 1 if there is any finding; of two event files, if anything is "
+        "compiled more often than before, or anew",
     )
     profile = commands.add_parser(
         "profile", parents=[program], help="profile the functions that a program calls"
@@ -153,6 +154,10 @@ def _need(*packages: str) -> None:
             raise CommandError(f"this needs {package}: {line}")
 
 
+# Of the doctor; after SCRIPT, they are those of the program.
+_OPTIONS = {"--async", "--fail-on", "--html", "--json", "--verbose"}
+
+
 # --- commands that run a program ------------------------------------------------------
 
 
@@ -163,8 +168,10 @@ def doctor(options: argparse.Namespace) -> int:
     is_file = name.endswith(".jsonl") and not options.is_module
     if is_file and others:
         return _compare(options)
-    if options.fail_on == "new":
-        raise CommandError("--fail-on new: expected two event files, OLD and NEW")
+    if options.fail_on in ("new", "more"):
+        raise CommandError(
+            f"--fail-on {options.fail_on}: expected two event files, OLD and NEW"
+        )
     if is_file:
         from eqx_fastjit.insight import _file, _report
 
@@ -174,6 +181,9 @@ def doctor(options: argparse.Namespace) -> int:
 
         watch = Watch()
         _report_on_signal()
+        if late := _OPTIONS & {*others}:
+            note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
+            watch.notes.append(note)
         code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
@@ -210,10 +220,13 @@ def _compare(options: argparse.Namespace) -> int:
 
     old, new = map(_file.read, options.program)
     found = comparison.compare_runs(old, new)
-    print("\n".join(comparison.comparison_lines(old, new, found)))
+    print("\n".join(comparison.comparison_lines(found)), file=sys.stderr)
     if options.json:
         _file.write_json(options.json, {"found": found})
-    return int(options.fail_on is not None and bool(found))
+    statuses = {x.status for x in found if x.is_worse}
+    if options.fail_on == "more":
+        statuses.discard("new")
+    return int(options.fail_on is not None and bool(statuses))
 
 
 def profile(options: argparse.Namespace) -> int:
@@ -224,7 +237,7 @@ def profile(options: argparse.Namespace) -> int:
     watched = ProgramProfile()
     code = run(options, watched.begin)
     sys.stdout.flush()
-    print(watched.report(options.functions, options.html))
+    print(watched.report(options.functions, options.html), file=sys.stderr)
     return code
 
 

@@ -7,6 +7,7 @@ import itertools
 import re
 
 from ._describe import Cause, is_below, Leaf
+from ._programs import follows
 from ._roots import parent, Root
 
 
@@ -22,7 +23,7 @@ def attribute_of(root: Root) -> str:
     if root.cause is Cause.NEW_FUNCTION:
         found = _of_made(root)
     elif root.cause is Cause.STATIC:
-        found = _of_static(root)
+        found = _of_value(root)
     elif root.cause is Cause.STRUCTURE:
         found = _of_structure(root)
     elif root.cause is Cause.SHAPE:
@@ -44,6 +45,21 @@ def fields_of(root: Root) -> list[str]:
         if any(leaf is not None and leaf.of for leaf in table.leaves(path))
     ]
     return [x for x in found if not any(is_below(y, x) for y in found)]
+
+
+# What may be decided by a value, so that the traces tell more than its type does.
+_VALUES = {"number", "type", "container", "number of a configuration"}
+
+
+def _of_value(root: Root) -> str | None:
+    """Of a static, by its type and by what follows it in the traces."""
+    found = _of_static(root)
+    known = follows(root) if found in {None, *_VALUES} else ""
+    if known == "nothing" and found != "type":
+        return "unused"
+    if found is None:  # a flag, say, decides what is traced
+        return None
+    return "stays" if known == "shapes" else found
 
 
 def _of_static(root: Root) -> str | None:

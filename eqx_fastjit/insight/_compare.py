@@ -1,84 +1,111 @@
-"""Two event files: what the new run compiles that the old one did not."""
+"""Two event files: what is compiled no more, more often, or anew."""
 
-import collections
 import dataclasses
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._events import Event
+from ._advice import finding_of
 from ._file import Run
-from ._why import arguments_of, name_of, why
-from ._words import listed, plural, show_chain, show_seconds
+from ._groups import group
+from ._why import is_operation, name_of, OUTSIDE
+from ._words import plural, show_place, show_seconds
 
 
 @dataclasses.dataclass(frozen=True)
-class New:
-    """A compilation that the old run does not have. Seconds are in total."""
+class Change:
+    """Compilations of a function for one reason, in the old run and in the new one."""
 
     function: str
-    call: str
-    cause: str
-    # What differs from the calls of that function in the old run, as path and text.
-    arguments: tuple[tuple[str, str], ...]
+    place: str
+    # In a few words, why; and what to do.
+    what: str
+    edit: str
+    # Compilations, and what they cost.
+    counts: tuple[int, int]
+    seconds: tuple[float, float]
+
+    @property
+    def status(self) -> str:
+        """ "gone", "fewer", "same", "more" or "new"."""
+        old, new = self.counts
+        if old and new:
+            return ("fewer", "same", "more")[(new > old) - (new < old) + 1]
+        return "new" if new else "gone"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a build may fail because of it, as not of operations outside."""
+        return self.status in ("more", "new") and self.function != OUTSIDE
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A group of one of the runs."""
+
+    place: str
+    what: str
+    edit: str
     count: int
     seconds: float
 
 
-def compare_runs(old: Run, new: Run) -> tuple[New, ...]:
-    """What is compiled in a new run and not in an old one, the most expensive first.
+def compare_runs(old: Run, new: Run) -> tuple[Change, ...]:
+    """What two runs compile, in groups: what became worse first, then by seconds.
 
-    Function by function, and signature by signature. Lines and directories may be
-    others: a function is the same if its name and the name of its file are.
+    Lines and directories may be others: a function is the same if its name and the name
+    of its file are.
     """
-    known = collections.Counter(map(_key, old.events))
-    added: dict[Any, list[Event]] = {}
-    for event in new.events:
-        key = _key(event)
-        if known[key] > 0:
-            known[key] -= 1
-        else:
-            added.setdefault(key, []).append(event)
-    before: dict[Any, set[tuple[str, str]]] = collections.defaultdict(set)
-    for event in old.events:
-        before[_function(event)].update(_signature(event))
-    found: list[New] = []
-    for events in added.values():
-        first, seconds = events[0], sum(e.seconds for e in events)
-        seen = before[_function(first)]
-        other = tuple(x for x in _signature(first) if x not in seen)
-        name, call = name_of(first.function), show_chain(first.frames)
-        found.append(New(name, call, why(first), other, len(events), seconds))
-    return tuple(sorted(found, key=lambda x: -x.seconds))
+    both = [dict(_groups(run)) for run in (old, new)]
+    none = _Found("", "", "", 0, 0.0)
+    changes: list[Change] = []
+    for key in dict.fromkeys([*both[1], *both[0]]):
+        before, after = (found.get(key, none) for found in both)
+        shown = after if after.count else before
+        counts, seconds = (before.count, after.count), (before.seconds, after.seconds)
+        change = Change(key[0], shown.place, shown.what, shown.edit, counts, seconds)
+        changes.append(change)
+    return tuple(sorted(changes, key=lambda x: (not x.is_worse, -max(x.seconds))))
 
 
-def _signature(event: Event) -> tuple[tuple[str, str], ...]:
-    return tuple((leaf.path, str(leaf)) for leaf in arguments_of(event))
+def _groups(run: Run) -> Iterator[tuple[Any, _Found]]:
+    for g in group(e for e in run.events if not is_operation(e)):
+        function = g.first.function
+        file = function.place and os.path.basename(function.place.file)
+        name, count = name_of(function), len(g.whole)
+        place = show_place(g.line)
+        if g.is_first:
+            yield (name, file, ""), _Found(place, "first call", "", count, g.seconds)
+            continue
+        f = finding_of(g)
+        what = f.what or f.kind()
+        yield (
+            (name, file, f.cause, f.leaf),
+            _Found(place, what, f.edit, count, g.seconds),
+        )
+    operations = [e for e in run.events if is_operation(e)]
+    if operations:
+        seconds = sum(e.seconds for e in operations)
+        yield (
+            (OUTSIDE, None, ""),
+            _Found("", "operations", "", len(operations), seconds),
+        )
 
 
-def _function(event: Event) -> Any:
-    place = event.function.place
-    return name_of(event.function), place and os.path.basename(place.file)
-
-
-def _key(event: Event) -> Any:
-    # A compilation that was not needed in the old run may be one of a known signature:
-    # the function was created again, say.
-    return _function(event), _signature(event), event.is_part
-
-
-def comparison_lines(old: Run, new: Run, found: tuple[New, ...]) -> list[str]:
-    """The comparison as text."""
-    before, after = (show_seconds(sum(e.seconds for e in x.events)) for x in (old, new))
-    lines = [
-        f"{plural(sum(x.count for x in found), 'new compilation')}, "
-        f"{show_seconds(sum(x.seconds for x in found))}; all of them: {before} in the "
-        f"old run, {after} in the new one"
-    ]
-    for x in found:
-        count = f" ({x.count} times)" if x.count > 1 else ""
-        what = f"{x.function}{count}, {x.call}: {x.cause}"
-        lines.append(f"  {show_seconds(x.seconds):>8}  {what}")
-        if x.arguments:
-            shown = listed((f"{path}: {text}" for path, text in x.arguments), 4)
-            lines.append(f"            {shown}")
+def comparison_lines(changes: Iterable[Change]) -> list[str]:
+    """The comparison as text, without what is the same."""
+    changes = tuple(changes)
+    n = [sum(x.counts[i] for x in changes) for i in (0, 1)]
+    cost = [show_seconds(sum(x.seconds[i] for x in changes)) for i in (0, 1)]
+    lines = [f"{plural(n[0], 'compilation')}, {cost[0]}, became {n[1]}, {cost[1]}"]
+    for x in changes:
+        if x.status == "same":
+            continue
+        counts = f"{x.counts[0]} -> {x.counts[1]}"
+        cost = " -> ".join(show_seconds(s) if s else "0" for s in x.seconds)
+        where = f", {x.place}" if x.place else ""
+        lines.append(f"  {x.status:<5}  {counts:>10}  {cost:>18}  {x.function}{where}")
+        if x.function != OUTSIDE:
+            edit = f": {x.edit}" if x.edit and x.is_worse else ""
+            lines.append(f"{'':43}{x.what}{edit}".replace("`", ""))
     return lines

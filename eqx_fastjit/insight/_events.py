@@ -65,6 +65,8 @@ class Event:
     first_run: float = 0.0
     # The part of these that was spent on functions inside, which have events too.
     nested: float = 0.0
+    # Digests of what was traced, of a run that is watched by the doctor, or in a file.
+    program: tuple[str, ...] = ()
     # Whether its reason is not known: the arguments of this call, or of all earlier
     # calls, are gone. Never of an event that was watched from the beginning.
     gone: bool = field(default=False, metadata={"file": False})

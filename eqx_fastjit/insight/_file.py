@@ -29,7 +29,7 @@ from eqx_fastjit._facts import FunctionInfo, Place
 from ._describe import Cause, Difference, Leaf, Reason
 from ._events import Event, watch
 from ._pending import Compilation, watch_beginnings
-from ._why import arguments_of
+from ._programs import program_of
 from ._words import show_place, show_seconds
 
 
@@ -94,7 +94,7 @@ class Writer:
 
     def write(self, event: Event) -> None:
         """Write a line. A full disk, say, must not end the program."""
-        event = dataclasses.replace(event, signature=arguments_of(event))
+        event = dataclasses.replace(event, program=program_of(event))
         self._write({"type": "compile", **as_json(event)})
 
     def _write_beginning(self, x: Compilation) -> None:
@@ -242,6 +242,7 @@ def _event(line: dict[str, Any]) -> Event:
     fields |= {
         "function": function,
         "signature": tuple(map(_leaf, line["signature"])),
+        "program": tuple(line.get("program", ())),
         "frames": _places(line["frames"]),
         "reason": Reason(
             Cause(reason["cause"]), tuple(differences), _places(reason["earlier"])

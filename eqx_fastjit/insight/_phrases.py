@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from eqx_fastjit._facts import Place
+
 from ._attributes import fields_of, inner_of
 from ._describe import Cause, Leaf
 from ._events import Event
 from ._groups import Group
+from ._programs import follows
 from ._roots import argument_of, parent, Root
 from ._source import edit_to_array, made_by
-from ._why import show_placement
+from ._why import line_of, show_placement
 from ._words import listed, plural, show_place, show_seconds
 
 
@@ -28,12 +31,12 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
     }
     if root is None:
         return facts
-    return facts | _facts(root)
+    return facts | _facts(root, group.line)
 
 
-def _facts(root: Root) -> dict[str, Any]:
+def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     rows = root.table.rows
-    before, after = root.change
+    before, after = _change(root, line)
     path = _leaf(root)
     old, new = (rows[i].leaves.get(path) for i in (before, after))
     # Of a call of which only the leaves are known, what came after it knows the lines.
@@ -60,12 +63,27 @@ def _facts(root: Root) -> dict[str, Any]:
         "n_sizes": len(shown),
         "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
         "begins": _begins(root),
-        "evidence": _DOUBT.format(leaf=path),
+        "evidence": _evidence(root, path),
         "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
     }
     facts |= _edit(root, event, frames[is_odd], old, new)
     facts |= _optimiser(root, event) | _placement(root) | _closure(root)
     return facts
+
+
+def _change(root: Root, line: Place | None) -> tuple[int, int]:
+    """Two rows in a sequence between which it changes, at this line if there are."""
+    rows, ids = root.table.rows, root.ids
+    found = [(i - 1, i) for i in range(1, len(ids)) if ids[i] == i]
+    here = [x for x in found if (e := rows[x[1]].event) and line_of(e) == line]
+    return (here or found)[0]
+
+
+def _evidence(root: Root, path: str) -> str:
+    """Whether the number could be an array."""
+    if follows(root) != "literals":
+        return _DOUBT.format(leaf=path)
+    return f" Only this number differs between its {root.count + 1} traces."
 
 
 _DOUBT = (

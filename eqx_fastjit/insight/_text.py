@@ -103,7 +103,7 @@ def _time(report: Report, verbose: bool) -> Table:
 
 def _rows(report: Report, verbose: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
-    for name in ("", "saves", "of", ""):
+    for name in ("", "saves", ""):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what", overflow="fold")
     table.add_column("line", overflow="fold")
@@ -118,8 +118,9 @@ def _rows(report: Report, verbose: bool) -> Table:
 
 def _add(table: Table, number: str, finding: Finding) -> None:
     """The row of a finding, and one for each of its parts."""
-    cost, saves = show_seconds(finding.seconds), show_seconds(finding.saves)
-    saves = saves if finding.saves else "-"
+    saves = show_seconds(finding.saves)
+    if not finding.saves:  # the price of something, or it makes results wrong
+        saves = f"({show_seconds(finding.seconds)})" if finding.seconds else "-"
     count = f"{finding.count}x" if finding.count else ""
     is_plain = not finding.parts
     functions = ", ".join(f"`{name}`" for name in finding.functions)
@@ -127,12 +128,11 @@ def _add(table: Table, number: str, finding: Finding) -> None:
     what = Text(_plain(what), "bold")
     place = os.path.basename(show_place(finding.line)) if finding.line else ""
     edit = Text(_plain(finding.edit) if is_plain else "", "green")
-    cost = cost if finding.seconds else ""
-    table.add_row(number, saves, cost, count, what, place, edit)
+    table.add_row(number, saves, count, what, place, edit)
     for part in finding.parts:
         edit = Text(_plain(part.edit) or "-", "green" if part.edit else "dim")
         what = Text(f"  {_plain(part.what)}")
-        table.add_row("", "", "", f"{part.count}x", what, "", edit)
+        table.add_row("", "", f"{part.count}x", what, "", edit)
 
 
 def _plain(text: str) -> str:

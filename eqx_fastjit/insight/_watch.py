@@ -117,11 +117,13 @@ class Watch:
 
     def _on_event(self, event: Any) -> None:
         from ._first import look
+        from ._programs import program_of
 
         self._stale.on_event(event)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= event.started)
-        event = dataclasses.replace(event, lower=max(0.0, event.lower - spent))
+        lower = max(0.0, event.lower - spent)
+        event = dataclasses.replace(event, lower=lower, program=program_of(event))
         self.events.append(event)
         if event.compile:
             self.looks[event.number] = look(event, self._waits.calls_back())

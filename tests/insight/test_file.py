@@ -15,6 +15,7 @@ import pytest
 
 from eqx_fastjit.insight._compare import compare_runs
 from eqx_fastjit.insight._file import FileError, read, VERSION
+from eqx_fastjit.insight._why import arguments_of
 from tests.support.commands import command, ROOT
 from tests.support.programs import PROGRAMS
 
@@ -88,7 +89,7 @@ def test_what_is_read_is_what_was_written(files):
     assert (last.frames[0].line, last.reason.earlier[0].line) == (10, 10)
     (d,) = last.reason.differences
     assert (d.path, d.cause, d.old.text, d.new.text) == ("n", "static", "2", "3")
-    assert [(x.path, str(x)) for x in last.signature] == [
+    assert [(x.path, str(x)) for x in arguments_of(last)] == [
         ("x", "float32[4]"),
         ("n", "3"),
     ]
@@ -148,15 +149,17 @@ def test_a_report_on_a_file(files):
 def test_what_is_new_in_a_run(files, tmp_path):
     old, new = (read(str(file)) for file in files)
     found = compare_runs(old, new)
-    assert {x.arguments for x in found} == {(("n", "2"),), (("n", "3"),)}
-    assert {x.function for x in found} == {"step"}
-    assert compare_runs(new, new) == ()
+    shown = [(x.function, x.what, x.status, x.counts) for x in found]
+    assert shown[0] == ("step", "number `n`", "more", (1, 3))
+    assert {status for _, _, status, _ in shown[1:]} == {"same"}
+    assert {x.status for x in compare_runs(new, new)} == {"same"}
     out = tmp_path / "out.json"
     ended = command("doctor", "--json", out, *files)
-    assert "2 new compilations" in ended.stdout and "n: 3" in ended.stdout
-    assert len(json.loads(out.read_text())["found"]) == 2
-    assert command("doctor", "--fail-on", "new", *files, code=1)
-    assert command("doctor", "--fail-on", "new", *reversed(files), code=0)
+    assert "more       1 -> 3" in ended.stderr and "number n" in ended.stderr
+    assert json.loads(out.read_text())["found"][0]["counts"] == [1, 3]
+    for option in ("new", "more"):
+        assert command("doctor", "--fail-on", option, *files, code=1)
+        assert command("doctor", "--fail-on", option, *reversed(files), code=0)
     ended = command("doctor", *files, "--fail-on", "new", code=2)
     assert "Options come first" in ended.stderr
     ended = command("doctor", "--html", tmp_path / "out.html", *files, code=2)
@@ -167,7 +170,8 @@ def test_a_run_of_another_checkout_has_nothing_new(files, script, tmp_path):
     text, elsewhere = files[1].read_text(), tmp_path / "elsewhere.jsonl"
     elsewhere.write_text(text.replace(str(script.parent), "/home/ci/checkout"))
     assert elsewhere.read_text() != text
-    assert compare_runs(read(str(files[1])), read(str(elsewhere))) == ()
+    found = compare_runs(read(str(files[1])), read(str(elsewhere)))
+    assert {x.status for x in found} == {"same"}
 
 
 def test_a_child_process_has_a_file_of_its_own(files, script, tmp_path):
