@@ -74,14 +74,14 @@ def _of_static(root: Root) -> str | None:
         return "optimiser"
     if any(x.dtype for x in statics):
         return "array"
-    fields = fields_of(root)
-    if fields and (found := _of_fields(root, fields)):
-        return found
-    if any(x.type.rpartition(".")[2] in _FUNCTIONS for x in statics):
+    again = any(x.text == y.text and x.type == y.type for x, y in _pairs(statics))
+    if again and any(x.type.rpartition(".")[2] in _FUNCTIONS for x in statics):
         return _of_made(root)
+    if found := _of_fields(root):
+        return found
     if len(types) == 1 and types <= _CONTAINERS:
         return "container"  # whose texts may be the same: of long ones, or by order
-    if any(x.text == y.text and x.type == y.type for x, y in _pairs(statics)):
+    if again:
         return "created again"
     return _of_numbers(statics)
 
@@ -99,12 +99,13 @@ def _of_numbers(leaves: list[Leaf]) -> str | None:
     return "type" if len(values) == 1 and len(kinds) > 1 else "number"
 
 
-def _of_fields(root: Root, fields: list[str]) -> str | None:
-    leaves = [x for path in fields for x in root.table.leaves(path) if x is not None]
+def _of_fields(root: Root) -> str | None:
+    """Of an object with fields, by those in which it differs."""
+    paths = fields_of(root)
+    leaves = [x for path in paths for x in root.table.leaves(path) if x is not None]
     if any(x.dtype for x in leaves):
         return "array"
-    if {x.of for x in leaves} & _FUNCTIONS:
-        return _of_made(root)
+    leaves = [x for x in leaves if x.of not in _FUNCTIONS]
     numbers = [x for x in leaves if NUMBER.fullmatch(x.type) and x.type != "bool"]
     return "number of a configuration" if numbers else None
 

@@ -140,7 +140,7 @@ def test_a_file_that_is_none(text, message, tmp_path):
 
 
 def test_a_report_on_a_file(files):
-    ended = command("doctor", files[0])
+    ended = command("doctor", "--verbose", files[0])
     assert "step (" in ended.stderr and "1 static" in ended.stderr
     assert "has not ended, or it was killed" in ended.stderr
     assert command("doctor", "missing.jsonl", code=2).stderr.startswith("eqx-fastjit: ")
