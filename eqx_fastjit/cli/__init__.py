@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         "compiled more often than before, or anew",
     )
     profile = commands.add_parser(
-        "profile", parents=[program], help="profile the functions that a program calls"
+        "profile",
+        parents=[program],
+        help="profile the functions that a program calls; report to stderr",
     )
     profile.add_argument("--html", **file, help="write a page")
     profile.add_argument(
@@ -113,13 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("-o", "--output", **file, required=True)
     export.add_argument("--compiled", **flag, help="with native code")
-    export.add_argument(
-        "--platforms",
-        metavar="NAME,...",
-        type=lambda text: text.split(","),
-        help="cpu, cuda, rocm, tpu",
-    )
-    export.add_argument("--vjp-order", metavar="N", type=int, default=0)
     show = commands.add_parser("show", help="show the contents of an exported file")
     show.add_argument("file", metavar="FILE")
     show.add_argument("--all", **flag, help="list all leaves")
@@ -262,12 +257,8 @@ def export(options: argparse.Namespace) -> int:
         kind = type(arguments).__name__
         raise CommandError(f"{options.args} returned `{kind}`; expected a tuple")
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
-    function.export(*args, **kwargs).save(
-        options.output,
-        compiled=options.compiled,
-        platforms=options.platforms,
-        vjp_order=options.vjp_order,
-    )
+    exported = function.export(*args, **kwargs)
+    exported.save(options.output, compiled=options.compiled)
     size = options.output.stat().st_size / 1024
     print(f"wrote {options.output} ({size:.1f} KiB)")
     return 0

@@ -3,6 +3,7 @@
 # Of JAX's functions not all have types. A jitted function is called in other ways than
 # a user calls it.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownLambdaType=false
 
 import dataclasses
 import functools
@@ -18,9 +19,9 @@ import jax
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
-from ._events import forget, history
+from ._events import history
 from ._shown import Shown
-from ._target import Target, target
+from ._target import target
 from ._timing import time_call, time_calls, Timing
 from ._words import show_seconds, table, wrapped
 
@@ -30,6 +31,8 @@ OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays
 TIMING_SECONDS = 4.0
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
+# The share of all samples from which on a frame is shown.
+_LEAST_SHARE = 0.02
 # Of a function that takes this long to compile, Equinox's calls are not timed: they
 # would compile it once more.
 _LONG_COMPILATION = 8.0
@@ -44,9 +47,7 @@ class Profile(Shown):
     name: str
     # Of warm calls, by what jitted the function.
     timings: dict[str, Timing]
-    # Seconds of each stage of a first call.
-    stages: dict[str, float]
-    # Of pyinstrument; `None` of warm calls where it is not installed.
+    # Of pyinstrument; `None` where it is not installed.
     session: Any
     # One sentence: what the call costs, what of it can be saved, whether it matters.
     conclusion: str
@@ -56,12 +57,10 @@ class Profile(Shown):
             (name, show_seconds(x.returns), show_seconds(x.ready))
             for name, x in self.timings.items()
         ]
-        first = [(name, show_seconds(x)) for name, x in self.stages.items()]
         parts = [
             f"profile of {self.name}",
             table("A warm call", ("", "returns after", "result ready after"), warm),
-            table("A first call", ("stage", "time"), first),
-            tree_text(self.session) if self.session else "",
+            tree_text(self.session, show_all=True) if self.session else "",
             "\n".join(wrapped(self.conclusion)),
         ]
         return "\n\n".join(filter(None, parts))
@@ -70,7 +69,6 @@ class Profile(Shown):
 def profile(
     f: Any,
     *args: Any,
-    first: bool = False,
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
@@ -83,98 +81,52 @@ def profile(
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: the arguments of the calls.
-    - `first`: whether to profile a first call instead: the function is traced and
-        compiled as if it were new, though functions inside it may have been traced.
     - `html`: a file, to which pyinstrument's page is written.
 
     **Returns:**
 
-    A `Profile`: the timings of warm calls, or the stages of a first call; the tree that
-    pyinstrument draws of what Python did, with the frames of libraries grouped; and one
-    sentence on what can be saved. It takes a few seconds, beyond compiling the function
-    under both libraries. If compiling takes long, it is not compiled under Equinox.
+    A `Profile`: the timings of warm calls, the tree that pyinstrument draws of what
+    Python did under each of them, and one sentence on what can be saved. It takes a few
+    seconds, beyond compiling the function under both libraries. If compiling takes
+    long, it is not compiled under Equinox.
 
     **Raises:**
 
-    `TypeError` if `f` is not callable, `ImportError` without pyinstrument if `first` or
-    `html` is given, `OSError` if the file cannot be written, and what the function
-    raises.
+    `TypeError` if `f` is not callable, `ImportError` without pyinstrument if `html` is
+    given, `OSError` if the file cannot be written, and what the function raises.
     """
     it = target(f, args, kwargs)
     has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
-    if not has_pyinstrument and (first or html is not None):
+    if not has_pyinstrument and html is not None:
         line = 'pip install "eqx_fastjit[profile]"'
         raise ImportError(f"this profile needs pyinstrument: {line}")
     if html is not None:
         with open(html, "a"):  # say now that it cannot be written
             pass
-    out = _profile_first(it) if first else _profile_warm(it, has_pyinstrument)
-    if html is not None:
-        Path(html).write_text(tree_html(out.session), encoding="utf-8")
-    return out
-
-
-def _profiler() -> Any:
-    from pyinstrument import Profiler
-
-    return Profiler(interval=_INTERVAL, async_mode="disabled")
-
-
-def _profile_first(it: Target) -> Profile:
-    @functools.wraps(it.fun, updated=())
-    def new(*args: Any, **kwargs: Any) -> Any:
-        return it.fun(*args, **kwargs)
-
-    jitted = filter_jit(new)
-    with (profiler := _profiler()):
-        traced = jitted.trace(*it.args, **it.kwargs)
-    traced.lower().compile()
-    info = jitted._function.info
-    events = [e for e in history(info) if e.function is info]
-    stages = {
-        "trace (Python)": sum(e.trace for e in events),
-        "lower": sum(e.lower for e in events),
-        "compile (XLA)": sum(e.compile for e in events),
-    }
-    forget(info)
-    total = show_seconds(sum(stages.values()))
-    conclusion = (
-        f"A first call takes {total} before it runs, of which eqx_fastjit saves "
-        "nothing: JAX's persistent cache saves most of XLA's part in later processes, "
-        "`f.export` saves tracing as well, and the tree shows which of your lines "
-        "Python is slow in."
-    )
-    return Profile(it.name, {}, stages, profiler.last_session, conclusion)
-
-
-def _profile_warm(it: Target, has_pyinstrument: bool) -> Profile:
     calls = contenders(it.fun, it.args, it.kwargs)
     timings = time_calls(calls, TIMING_SECONDS)
-    session = None
-    if has_pyinstrument:
-        with (profiler := _profiler()):
-            under_eqx_fastjit(calls[OURS])
-            if EQUINOX in calls:
-                under_equinox(calls[EQUINOX])
-        session = profiler.last_session
-    return Profile(it.name, timings, {}, session, _conclusion(timings))
+    session = _sampled(calls) if has_pyinstrument else None
+    if html is not None:
+        Path(html).write_text(tree_html(session), encoding="utf-8")
+    return Profile(it.name, timings, session, _conclusion(timings))
+
+
+def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
+    """Pyinstrument's session of warm calls, of each jit below its name."""
+    from pyinstrument import Profiler
+
+    found: list[Any] = []
+    for name, call in calls.items():
+        with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
+            _repeat(call)
+        found.append(_below(profiler.last_session, ["warm calls", name]))
+    return functools.reduce(lambda a, b: type(a).combine(a, b), found)
 
 
 def _repeat(call: Callable[[], Any]) -> None:
     end = time.perf_counter() + _SAMPLING_SECONDS
     while time.perf_counter() < end:
         jax.block_until_ready(call())
-
-
-# Their names stand in the tree, with the calls below them.
-
-
-def under_eqx_fastjit(call: Callable[[], Any]) -> None:
-    _repeat(call)
-
-
-def under_equinox(call: Callable[[], Any]) -> None:
-    _repeat(call)
 
 
 def contenders(
@@ -207,43 +159,74 @@ def contenders(
 def _conclusion(timings: dict[str, Timing]) -> str:
     """What a call costs, what of it is saved, and whether that matters."""
     ours, flat = timings[OURS], timings[FLAT]
-    overhead = max(0.0, flat.saves_over(ours)[0])
     begin = (
-        f"A call takes {show_seconds(ours.ready)}: "
-        f"{show_seconds(max(0.0, ours.ready - overhead))} are `jax.jit` and the "
-        "program itself, which eqx_fastjit cannot save, "
-        f"{show_seconds(overhead)} are its own overhead"
+        f"A call takes {show_seconds(ours.ready)}, where `jax.jit` of flat arrays "
+        f"takes {show_seconds(flat.ready)}"
     )
     if EQUINOX not in timings:
         return (
             f"{begin}; it was not timed under Equinox, because compiling it takes more "
             f"than {show_seconds(_LONG_COMPILATION)}."
         )
-    saving, noise = ours.saves_over(timings[EQUINOX])
-    saving = max(0.0, saving)
-    share = saving / (ours.ready + saving)
-    is_little = share < MATTERS or saving <= noise
+    theirs = timings[EQUINOX]
+    _, noise = ours.saves_over(theirs)
+    saving = max(0.0, theirs.ready - ours.ready)
+    is_little = saving < MATTERS * theirs.ready or saving <= noise
     return (
-        f"{begin}; it saves {show_seconds(saving)} (give or take "
-        f"{show_seconds(noise)}) that `equinox.filter_jit` takes in addition "
-        f"({share:.0%} of Equinox's call), so it "
-        f"matters{' little' * is_little}: 10,000 calls save "
-        f"{show_seconds(1e4 * saving)}."
+        f"{begin}, and `equinox.filter_jit` {show_seconds(theirs.ready)}: it saves "
+        f"{show_seconds(saving)} ({saving / theirs.ready:.0%} of Equinox's call, give "
+        f"or take {show_seconds(noise)}), so it matters{' little' * is_little}: 10,000 "
+        f"calls save {show_seconds(1e4 * saving)}."
     )
 
 
 # --- pyinstrument ---------------------------------------------------------------------
 
 
-def tree_text(session: Any) -> str:
-    """Pyinstrument's tree, with the frames of libraries grouped."""
+# Frames of these are none of the program's.
+_OWN = tuple(str(Path(__file__).parents[1] / name) for name in ("cli", "insight"))
+
+
+def _below(session: Any, names: list[str]) -> Any:
+    """A session with the frames below those of this library, under other names."""
+    top = [f"{name}\0\0000" for name in names]  # as pyinstrument writes a frame
+    records: list[Any] = []
+    for stack, seconds in session.frame_records:
+        files = [frame.split("\0")[1] for frame in stack]
+        own = (i for i, file in enumerate(files) if file.startswith(_OWN))
+        begins = next(own, 0)
+        rest = [
+            frame
+            for frame, file in list(zip(stack, files, strict=True))[begins:]
+            if not file.startswith((*_OWN, "<frozen runpy"))
+        ]
+        records.append(([*top, *rest], seconds))
+    session.frame_records = records
+    return session
+
+
+def of_program(session: Any) -> Any:
+    """A session without the frames of the command that ran the program."""
+    return _below(session, ["the program"])
+
+
+def tree_text(session: Any, *, show_all: bool = False) -> str:
+    """Pyinstrument's tree: of all frames, or with those of libraries grouped."""
+    from pyinstrument.processors import group_library_frames_processor
     from pyinstrument.renderers import ConsoleRenderer
 
     class Tree(ConsoleRenderer):
         def render_preamble(self, session: Any) -> str:
             return ""  # a logo and a clock
 
-    text = Tree(unicode=True).render(session).strip()
+        def default_processors(self) -> Any:
+            left_out = [group_library_frames_processor] * show_all
+            return [x for x in super().default_processors() if x not in left_out]
+
+    options = {"filter_threshold": _LEAST_SHARE}
+    tree = Tree(unicode=True, processor_options=options)
+    lines = map(str.rstrip, tree.render(session).strip().split("\n"))
+    text = "\n".join(lines)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 
 

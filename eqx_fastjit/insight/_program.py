@@ -43,6 +43,13 @@ class ProgramProfile:
         """Count calls from now on. To be called once the engine may be imported."""
         from eqx_fastjit._jit import JitWrapped
 
+        from ._device import Device
+        from ._waits import Waits
+
+        self._device = Device()
+        self._waits = Waits(self._device.waited)
+        self._device.__enter__()
+        self._waits.__enter__()
         jitted_type: Any = JitWrapped
         call, note = jitted_type.__call__, self._note
 
@@ -69,10 +76,13 @@ class ProgramProfile:
             return "The program called no function of equinox.filter_jit."
         from eqx_fastjit._jit import JitWrapped
 
-        from ._profile import MATTERS, tree_html, tree_text
+        from ._profile import MATTERS, of_program, tree_html, tree_text
         from ._why import title_of
 
         del JitWrapped.__call__
+        self._waits.close()
+        self._device.close()
+        session = of_program(session)
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
@@ -93,8 +103,10 @@ class ProgramProfile:
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
         calls = table("Jitted functions", header, rows)
-        last = "\n".join(wrapped(conclusion))
-        return f"{tree_text(session)}\n\n{calls}\n\n{last}"
+        use = self._device.use()
+        texts = [str(use), conclusion] if use is not None else [conclusion]
+        last = ["\n".join(wrapped(text)) for text in texts]
+        return "\n\n".join([tree_text(session), calls, *last])
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info

@@ -72,18 +72,18 @@ def test_export_writes_a_file(module, args, capsys):
 
 
 def test_methods_can_be_exported(module):
-    assert export(module, "model.method", "alone", "--vjp-order", "1") == 0
+    assert export(module, "model.method", "alone") == 0
     np.testing.assert_allclose(load("f")(jnp.arange(3.0)), [0, 1, 2])
 
 
 def test_show_says_what_is_in_a_file(module, capsys):
-    export(module, "jitted", "arguments", "--compiled", "--platforms", "cpu,cuda")
+    export(module, "jitted", "arguments", "--compiled")
     capsys.readouterr()
     assert cli.main(["show", "f"]) == 0
     out = capsys.readouterr().out
     for fragment in (
         "f: jitted, made by",
-        "StableHLO for cpu, cuda (1 devices)",
+        "StableHLO for cpu (1 devices)",
         "native code for jax",
         "model.weight  float32[3,3]",
         "model.name  str 'a model'",

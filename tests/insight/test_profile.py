@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import time
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import _facts, filter_jit, insight
+from eqx_fastjit import filter_jit, insight
 from eqx_fastjit.insight import _profile, _timing
 from eqx_fastjit.insight._timing import time_calls, Timing
 from tests.support.programs import PROGRAMS
@@ -49,14 +48,15 @@ def test_a_warm_call_is_timed_under_each_jit(name):
     found = insight.profile(getattr(Scale(jnp.ones(2)), name), jnp.ones(2))
     assert found.name == name
     assert sorted(found.timings) == sorted(NAMES)
-    assert found.stages == {}
     for timing in found.timings.values():
         assert 0 < timing.returns <= timing.ready
         assert len(timing.rounds) >= _timing.LEAST_ROUNDS
     text = str(found)
     assert all(name in text for name in NAMES)
     assert "result ready after" in text
-    assert "under_equinox" in text and "under_eqx_fastjit" in text
+    tree = text.partition("Where Python was")[2]
+    assert all(f" {name}\n" in tree for name in NAMES)  # each with what it calls
+    assert "_repeat" not in tree and "_profile.py" not in tree
 
 
 def test_a_function_that_compiles_for_long_is_not_compiled_again(monkeypatch):
@@ -105,12 +105,12 @@ def timing(*rounds):
             30e-6,
             25e-6,
             90e-6,
-            ["A call takes 30 us: 25 us are `jax.jit`", "5 us are its own overhead"]
-            + ["it saves 60 us", "(67% of Equinox's call)", "so it matters: "]
-            + ["10,000 calls save 600 ms."],
+            ["A call takes 30 us, where `jax.jit` of flat arrays takes 25 us"]
+            + ["`equinox.filter_jit` 90 us: it saves 60 us (67% of Equinox's call"]
+            + ["so it matters: ", "10,000 calls save 600 ms."],
         ),
         (10e-3, 9.9e-3, 10.1e-3, ["saves 100 us", "(1% of", "so it matters little: "]),
-        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "saves <1 us (give or take <1 us)"]),
+        (1e-3, 2e-3, 1e-3, ["saves <1 us (0% of", "so it matters little: "]),
     ],
     ids=["matters", "little", "noise"],
 )
@@ -126,34 +126,6 @@ def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
     assert ". " not in text
 
 
-# --- a first call ---
-
-
-def slow_to_trace(x):
-    time.sleep(0.05)
-    return x + 1
-
-
-def test_a_first_call_shows_where_python_is_slow(tmp_path):
-    f, traces = count_traces(slow_to_trace)
-    f(jnp.ones(3))
-    events = len(_facts.history)
-    page = tmp_path / "page.html"
-    found = insight.profile(f, jnp.ones(3), first=True, html=page)
-    assert "pyinstrumentHTMLRenderer" in page.read_text()
-    assert len(traces) == 2  # as if it were new
-    assert len(_facts.history) == events  # `explain` does not say so
-    assert list(found.stages) == ["trace (Python)", "lower", "compile (XLA)"]
-    assert found.stages["trace (Python)"] >= 0.05
-    assert found.timings == {}
-    assert "slow_to_trace" in str(found)
-    assert "frames hidden" in str(found)  # those of libraries
-    assert "A first call takes" in found.conclusion
-    assert ". " not in found.conclusion
-    f(jnp.ones(3))
-    assert len(traces) == 2
-
-
 # --- bad input ---
 
 
@@ -162,9 +134,7 @@ def test_bad_input_is_named_before_anything_is_run(tmp_path):
         insight.profile(3)
     f, traces = count_traces(lambda x: x + 1)
     with pytest.raises(OSError, match="nowhere"):
-        insight.profile(
-            f, jnp.ones(3), first=True, html=tmp_path / "nowhere" / "page.html"
-        )
+        insight.profile(f, jnp.ones(3), html=tmp_path / "nowhere" / "page.html")
     assert traces == []
     with pytest.raises(ZeroDivisionError):
         insight.profile(lambda x: 1 / 0, jnp.ones(2))
@@ -173,7 +143,7 @@ def test_bad_input_is_named_before_anything_is_run(tmp_path):
 def test_pyinstrument_is_asked_for(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r'pip install "eqx_fastjit\[profile\]"'):
-        insight.profile(lambda x: x, jnp.ones(2), first=True)
+        insight.profile(lambda x: x, jnp.ones(2), html="page.html")
 
 
 # --- timing ---
@@ -228,7 +198,9 @@ def test_a_program_is_told_calls_times_saving():
     # In the trace of `step` alone, and beyond the two that are called again.
     assert inner.split()[:2] == ["1", "inner"]
     assert step.count(" us") + step.count(" ms") >= 2
-    assert "main" in text.partition("Jitted functions")[0]  # in the tree
+    tree = text.partition("Jitted functions")[0]
+    assert "main" in tree and "_script.py" not in tree
+    assert text.count("The device was ") == 1
     conclusion = " ".join(text.strip().rpartition("\n\n")[2].split())
     assert conclusion.startswith("The program took ")
     assert "1 of the functions not counted" in conclusion
