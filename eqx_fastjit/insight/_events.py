@@ -114,13 +114,6 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
     return out
 
 
-def forget(function: FunctionInfo) -> None:
-    """Drop the events of this very function, which is none of the program's."""
-    for fact in tuple(_facts.history):
-        if fact.function is function:
-            _facts.history.remove(fact)
-
-
 def watch(
     observer: Callable[[Event], None] | None = None,
     *,
