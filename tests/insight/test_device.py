@@ -54,7 +54,8 @@ class Simulated:
 
         calls = _device._Calls(types.SimpleNamespace(qualname="f", key=lambda: "f"))
         self.device._all.append(calls)
-        return _device._Timed(self.device, jitted, calls) if self.is_timed else jitted
+        timed = _device._Timed(self.device, jitted, calls, calls)
+        return timed if self.is_timed else jitted
 
     def read(self, arrays):
         start = self.now
