@@ -19,7 +19,6 @@ import jax.tree_util as jtu
 from . import _facts
 from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
 from ._callables import column_of, describe, Description, shown_of, source_of
-from ._cycle import cycle_error
 from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
@@ -192,8 +191,6 @@ class Function:
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
-        elif isinstance(error, RecursionError):
-            return cycle_error(self.info.name, self.named(values)) or error
         return clearer(name_donated(error, self.named(values)))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:

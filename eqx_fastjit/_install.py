@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import sys
-import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -23,28 +22,18 @@ def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     return filter_jit(*fun, asynchronous=asynchronous, **options)
 
 
-# What Equinox's modules have as `filter_jit`, by whether calls are to be asynchronous.
-_CHOICES = {None: equinox_filter_jit, False: _blocking, True: filter_jit}
-
-_lock = threading.Lock()
-# What `install()` and each `installed()` that is open ask for. The last one counts.
-_asked: dict[object, bool | None] = {}
+_CHOICES = (equinox_filter_jit, _blocking, filter_jit)
+_installed: Any = equinox_filter_jit  # which of them
 
 
-def _ask(by: object, asynchronous: bool | None) -> None:
-    """Have this in each loaded module of Equinox; `None` to ask no longer."""
-    if asynchronous is not None:
-        make_options("none", asynchronous, {})  # checks it
-    with _lock:
-        _asked.pop(by, None)
-        if asynchronous is not None:
-            _asked[by] = asynchronous
-        last = _CHOICES[[None, *_asked.values()][-1]]
-        known = _CHOICES.values()
-        for name, module in list(sys.modules.items()):
-            is_equinox = name.partition(".")[0] == "equinox"
-            if is_equinox and getattr(module, "filter_jit", None) in known:
-                module.__dict__["filter_jit"] = last
+def _put(choice: Any) -> None:
+    """Have one of them in each loaded module of Equinox."""
+    global _installed
+    _installed = choice
+    for name, module in list(sys.modules.items()):
+        is_equinox = name.partition(".")[0] == "equinox"
+        if is_equinox and getattr(module, "filter_jit", None) in _CHOICES:
+            module.__dict__["filter_jit"] = choice
 
 
 def install(*, asynchronous: bool = False) -> None:
@@ -62,26 +51,24 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    _ask(install, asynchronous)
+    make_options("none", asynchronous, {})  # checks it
+    _put(filter_jit if asynchronous else _blocking)
 
 
 def uninstall() -> None:
     """Restore Equinox's own `filter_jit`, if `install()` has replaced it."""
-    _ask(install, None)
+    _put(equinox_filter_jit)
 
 
 @contextlib.contextmanager
 def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
-    """A context manager that calls `install()`, and undoes it on exit.
-
-    On exit, `filter_jit` stays replaced if `install()` was called before, or if another
-    context is still open, in any thread.
+    """A context manager that calls `install()`, and restores on exit what was there.
 
     **Arguments:** those of `install`.
     """
-    this = object()
-    _ask(this, asynchronous)
+    before = _installed
+    install(asynchronous=asynchronous)
     try:
         yield
     finally:
-        _ask(this, None)
+        _put(before)

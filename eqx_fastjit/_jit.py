@@ -300,7 +300,7 @@ def filter_jit(
 
     `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
     `filter_jit` sets itself. `TypeError` for arguments that `jax.jit` does not have.
-    Calls raise `ValueError` for an argument that contains itself.
+    Calls raise `RecursionError` for an argument that contains itself.
 
     !!! example
 

@@ -7,7 +7,7 @@ the plan of a trace stores of its result. `_reference.py` builds a result by tha
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -64,8 +64,11 @@ class Handle:
 
     __slots__ = ("__weakref__", "plan")
 
-    def __init__(self, plan: Any):
-        self.plan = weakref.ref(plan)
+    def __init__(self, plan: Any = None):
+        self.plan: Callable[[], Any] = weakref.ref(plan) if plan else lambda: None
+
+    def __reduce__(self) -> Any:
+        return Handle, ()  # of a compiled program in a file, which has no plan
 
     def __repr__(self) -> str:
         return "<result>"  # without an address: it may be in the text of a program

@@ -17,7 +17,7 @@ from . import _facts
 from ._engine import engine_module
 from ._fallback import warn_of_versions
 from ._options import Options
-from ._plan import Handle, partition, steps_of, Structure
+from ._plan import Handle, partition, Step, steps_of, Structure
 from ._statics import is_array
 
 
@@ -100,7 +100,12 @@ class FlatFunction:
     def output(self, out: Any) -> Any:
         """The arrays of a result, and a handle for its plan."""
         arrays, structure = partition(out, abstract=False)
-        plan = engine_module().Plan(steps_of(out), structure)
+        try:
+            steps = steps_of(out)
+        except RecursionError:  # JAX's own functions go deeper
+            each = (Step("array"),) * len(arrays)
+            steps = Step("call", structure.rebuild, each)
+        plan = engine_module().Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
         if self.options.jit_kwargs.get("out_shardings") is None:

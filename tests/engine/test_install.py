@@ -4,7 +4,6 @@ Promises 21, 33 of docs/reliability.md.
 """
 
 import contextlib
-import itertools
 import sys
 import types
 
@@ -49,6 +48,11 @@ def test_installed_is_undone():
         assert _is_ours()
         raise KeyError
     assert eqx.filter_jit is THEIRS
+    with installed():
+        with installed(asynchronous=True):
+            pass
+        assert _is_ours()
+    assert eqx.filter_jit is THEIRS
     install()
     with installed():
         pass
@@ -61,21 +65,6 @@ def test_whether_calls_block_is_a_bool(use):
     with pytest.raises(TypeError, match="True or False"), contextlib.ExitStack() as on:
         on.enter_context(use(asynchronous="no") or contextlib.nullcontext())
     assert eqx.filter_jit is THEIRS
-
-
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_contexts_that_end_in_another_order(order, before):
-    """As threads and tasks do: it is installed until the last one has ended."""
-    if before:
-        install()
-    contexts = [contextlib.ExitStack() for _ in order]
-    for context in contexts:
-        context.enter_context(installed())
-    for i in order:
-        assert _is_ours()
-        contexts[i].close()
-    assert _is_ours() is before
 
 
 def test_functions_that_are_wrapped_are_not_affected():

@@ -496,31 +496,31 @@ def test_calls_within_calls_without_end():
 
 # --- what does not end, or is not there ---
 
-# What `deep_trees.py` prints for each: a type of error and, where there is one, a path.
+# What `deep_trees.py` prints for each.
 DEEP = {
-    "cyclic_list": ("ValueError", "`tree[0]` contains itself"),
-    "cyclic_dict": ("ValueError", "`tree['x']` contains itself"),
-    "cyclic_module": ("ValueError", "`tree.content[1]` contains itself"),
-    "module_inside_itself": ("ValueError", "`tree.content` contains itself"),
-    "cyclic_static_list": ("ValueError", "`tree.static[0]` contains itself"),
-    "cyclic_static_module": ("ValueError", "`tree.static.content` contains itself"),
-    "cyclic_slots": ("ValueError", "`tree.next` contains itself"),
-    "cyclic_node": ("ValueError", "`tree.next` contains itself"),
-    "endless_flatten": ("RecursionError", ""),
-    "lists_300": ("fine", ""),
-    "lists_100000": ("RecursionError", ""),
-    "tuples_100000": ("RecursionError", ""),
-    "modules_200": ("fine", ""),
-    "modules_100000": ("RecursionError", ""),
-    "statics_100": ("fine", ""),
-    "statics_1000000": ("RecursionError", ""),
-    "static_lists_1000000": ("RecursionError", ""),
-    "wide": ("fine", ""),
-    "long_static": ("fine", ""),
-    "many_statics": ("fine", ""),
-    "huge_integer": ("fine", ""),
-    "usable_afterwards": ("fine", ""),
-    "deep_result": ("RecursionError", ""),
+    "cyclic_list": "RecursionError",
+    "cyclic_dict": "RecursionError",
+    "cyclic_module": "RecursionError",
+    "module_inside_itself": "RecursionError",
+    "cyclic_static_list": "RecursionError",
+    "cyclic_static_module": "RecursionError",
+    "cyclic_slots": "RecursionError",
+    "cyclic_node": "RecursionError",
+    "endless_flatten": "RecursionError",
+    "lists_300": "fine",
+    "lists_100000": "RecursionError",
+    "tuples_100000": "RecursionError",
+    "modules_200": "fine",
+    "modules_100000": "RecursionError",
+    "statics_100": "fine",
+    "statics_1000000": "RecursionError",
+    "static_lists_1000000": "RecursionError",
+    "wide": "fine",
+    "long_static": "fine",
+    "many_statics": "fine",
+    "huge_integer": "fine",
+    "usable_afterwards": "fine",
+    "deep_result": "RecursionError",
 }
 
 
@@ -534,10 +534,8 @@ def _deep_trees():
 
 @pytest.mark.parametrize("name", DEEP)
 def test_trees_that_are_too_deep_or_endless(name):
-    """A cycle is one clear error with its path; what is too deep is as in JAX."""
-    kind, text = DEEP[name]
-    assert _deep_trees()[name].startswith(kind)
-    assert text in _deep_trees()[name]
+    """What contains itself or is too deep is a `RecursionError`, as in JAX."""
+    assert _deep_trees()[name].startswith(DEEP[name])
 
 
 def test_deleted_arrays():

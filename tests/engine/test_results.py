@@ -5,6 +5,7 @@ Promise 8 of docs/reliability.md.
 
 import collections
 import dataclasses
+import functools
 import typing
 
 import equinox as eqx
@@ -264,3 +265,17 @@ def test_weak_types_and_placement_of_results():
     for a, b in zip(ours[:3], theirs[:3], strict=True):
         assert a.aval.weak_type == b.aval.weak_type
         assert (a.committed, a.sharding) == (b.committed, b.sharding)
+
+
+def test_a_result_that_is_nested_deeply():
+    """It may be as deep as under Equinox, which JAX's own functions build."""
+
+    def nested(x):
+        return functools.reduce(lambda inner, _: [inner], range(800), x)
+
+    f = filter_jit(nested)
+    for _ in range(2):
+        out = f(X)
+        for _ in range(800):
+            (out,) = out
+        assert jnp.array_equal(out, X)

