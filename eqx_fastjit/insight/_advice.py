@@ -64,11 +64,11 @@ class Diagnosis:
         found = [own, *(Diagnosis(g).total for g in self.group.others)]
         return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
 
-    def gain(self, root: Root) -> tuple[float, str]:
-        """The seconds that it saves to mend a root, and more in words."""
+    def gain(self, root: Root) -> tuple[Saved, str]:
+        """What it saves to mend a root alone, and more in words."""
         alone = self.saved([root])
         if alone.compilations:
-            return alone.seconds, ""
+            return alone, ""
         others = [x for x in self.mended if x is not root]
         for n in range(1, _MAX_TOGETHER):
             for partners in itertools.combinations(others, n):
@@ -76,8 +76,8 @@ class Diagnosis:
                 if both.compilations > self.saved(partners).compilations:
                     names = listed((f"`{x.path}`" for x in partners), 3)
                     seconds = show_seconds(both.seconds)
-                    return 0.0, f"nothing by itself; with {names} {seconds}"
-        return 0.0, "nothing without all the others"
+                    return alone, f"nothing by itself; with {names} {seconds}"
+        return alone, "nothing without all the others"
 
 
 def _columns(roots: Iterable[Root]) -> set[Any]:
@@ -103,6 +103,7 @@ def finding_of(group: Group) -> Finding:
     parts += [_part(found, x, False) for x in found.price]
     fields |= {
         "saves": found.total.seconds,
+        "spares": found.total.compilations,
         "changes": _changes(group),
     }
     if len(parts) == 1:
@@ -132,14 +133,15 @@ def _plain(group: Group) -> tuple[str, dict[str, Any], str | None]:
 
 
 def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
-    saves, gain = found.gain(root) if is_mended else (0.0, "")
+    alone, gain = found.gain(root) if is_mended else (Saved(0, 0.0), "")
     return make_finding(
         root.cause.value,
         facts_of(found.group, root),
         attribute_of(root),
         leaf=root.path,
         count=root.count,
-        saves=saves,
+        saves=alone.seconds,
+        spares=alone.compilations,
         gain=gain,
     )
 

@@ -40,6 +40,8 @@ class Finding:
     # What it cost, and what the edit saves of that.
     seconds: float = 0.0
     saves: float = 0.0
+    # The compilations that are not needed then.
+    spares: int = 0
     # What it saves, in words, where seconds do not say it: "nothing by itself".
     gain: str = ""
     line: Place | None = None

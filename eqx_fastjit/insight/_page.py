@@ -35,12 +35,21 @@ def _environment() -> jinja2.Environment:
 
 def page(report: Report) -> str:
     """The page, which loads nothing."""
+    notes = {""}
+
+    def is_new(note: str) -> bool:
+        """Whether it has not been said."""
+        was_said = note in notes
+        notes.add(note)
+        return not was_said
+
     template = _environment().get_template("report.html")
     return template.render(
         report=report,
         headline=headline(report),
         footer=footer(report),
         source=source_line,
+        first_note=is_new,
         share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
 

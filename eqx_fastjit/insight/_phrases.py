@@ -26,8 +26,6 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
         "wrapped_at": f", for the call at {show_place(group.line)}",
         "n_programs": plural(len(group.events), "program"),
         "names": listed(names),
-        "extra": f"{plural(len(group.whole), 'more compilation')} "
-        f"({show_seconds(group.seconds)})",
     }
     if root is None:
         return facts
@@ -46,7 +44,8 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     is_odd = _is_later_odd(old, new)
     here = f"the later call, at {show_place((frames[1] or (None,))[0])}"
     there = f"the earlier call, at {show_place((frames[0] or (None,))[0])}"
-    shown = _leaves(root, path)
+    shown, saved = _leaves(root, path), root.table.saved(root.columns)
+    others = [f"`{x}`" for x in fields_of(root)[1:]]
     facts = {
         "leaf": path,
         "object": root.path,
@@ -64,6 +63,9 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
         "begins": _begins(root),
         "evidence": _evidence(root, path),
+        "extra": f"{plural(saved.compilations, 'more compilation')} "
+        f"({show_seconds(saved.seconds)})",
+        "also": f" So do {listed(others, 3)}." if others else "",
         "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
     }
     facts |= _edit(root, event, frames[is_odd], old, new)
@@ -83,9 +85,11 @@ def _evidence(root: Root, path: str) -> str:
     """Whether the number could be an array."""
     if follows(root) != "literals":
         return _DOUBT.format(leaf=path)
-    return f" Only this number differs between its {root.count + 1} traces."
+    return " Only numbers differ between its traces: it can be an array."
 
 
+# By the type of what wraps.
+_WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (
     " If a shape, a `range` or an `if` depends on `{leaf}`, it has to stay a number, "
     "and each value has to be compiled."
@@ -177,7 +181,7 @@ def _optimiser(root: Root, event: Event) -> dict[str, str]:
 def _placement(root: Root) -> dict[str, str]:
     """The edit that places all of them at once."""
     table = root.table
-    names = list(dict.fromkeys(argument_of(x.path) for x in root.own))
+    names = list(dict.fromkeys(argument_of(x.path) for x in root.columns))
     leaves = [table.rows[-1].leaves.get(x.path) for x in root.own]
     last = [x.sharding for x in leaves if x is not None and x.sharding]
     # `filter_shard` takes all leaves of a model; `device_put` also NumPy arrays.
@@ -194,11 +198,11 @@ def _placement(root: Root) -> dict[str, str]:
 
 def _closure(root: Root) -> dict[str, str]:
     """What differs in a function that is made again, or what does not."""
-    inner, kind = inner_of(root), root.table.leaf(root.leaf)
+    inner = inner_of(root)
     wrapped = "" if inner is None else inner.of
     facts = {
-        "inner": str(inner).partition(" (")[0],
-        "wrapper": "jax.jit" if "Pjit" in wrapped else wrapped or str(kind),
+        "inner": str(inner).partition(" (")[0].rpartition("<locals>.")[2],
+        "wrapper": _WRAPPERS.get(wrapped, wrapped),
         "cells": "",
     }
     shown: list[str] = []

@@ -103,8 +103,14 @@ def follows(root: Root) -> str:
     rest = root.table.without(root.columns)
     programs = [row.event.program if row.event else () for row in rows]
     pairs = [(rest[i], i) for i in range(len(rows)) if root.ids[i] != root.ids[rest[i]]]
-    # Where something else differs each time, equal programs are an answer, too.
-    others = pairs or [(0, i) for i in range(1, len(rows)) if root.ids[i]]
+    # Where other objects differ each time, equal programs are an answer, too.
+    columns = root.table.columns
+    alike = root.table.classes(
+        x for x in columns if x.aspect not in ("value", "function")
+    )
+    others = pairs or [
+        (alike[i], i) for i in range(len(rows)) if root.ids[i] != root.ids[alike[i]]
+    ]
     found = [
         [a == b for a, b in zip(programs[i], programs[k], strict=False)]
         for i, k in others

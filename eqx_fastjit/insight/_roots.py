@@ -153,7 +153,7 @@ def _key(table: Table, column: Column, top: list[str], models: set[str]) -> obje
     """Columns with the same key are one root."""
     path, aspect, _ = column
     argument, ids = argument_of(path), table.columns[column]
-    if aspect == "kind" or (path in top and aspect != "placement"):
+    if aspect == "kind" or (path in top and aspect in ("value", "dtype")):
         # With all that is there in some calls only.
         node = next(x for x in top if path == x or is_below(path, x))
         return "kind", node if table.leaf(parent(node)) else argument
