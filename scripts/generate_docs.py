@@ -3,11 +3,12 @@
     python -m scripts.generate_docs
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
-the help of the commands, or by tables of the files in benchmarks/results, and draws the
-figures.
+the help of the commands, the doctor's report on an example, or tables of the files in
+benchmarks/results, and draws the figures.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,25 @@ def _help_of(*name: str) -> str:
     return f"```text\n{out.stdout.rstrip()}\n```"
 
 
+def _doctor(name: str, page: Path) -> str:
+    """The beginning of the doctor's report on an example: times, and what to edit.
+
+    To record the example again:
+
+        EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
+        sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
+    """
+    command = [sys.executable, "-m", "eqx_fastjit", "doctor"]
+    command.append("benchmarks/results/faulty_train.jsonl")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    environment.pop("EQX_FASTJIT_LOG", None)
+    out = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+    )
+    lines = out.stderr.partition("\n\n1. ")[0].strip().splitlines()
+    return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
+
+
 # --- benchmarks -----------------------------------------------------------------------
 
 
@@ -98,6 +118,7 @@ def _loops(device: str, page: Path) -> str:
 # By the first word of a part's name: a function of the rest, and of the page.
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": _bench,
+    "doctor": _doctor,
     "figure": _figure,
     "help": _help,
     "all": lambda name, page: pages.everything(_results(name), GROUPS),

@@ -19,9 +19,6 @@ _FENCE = re.compile(
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
-GENERATED = re.compile(
-    r"<!-- generated:(\S+) -->\n.*?<!-- /generated:\1 -->", re.DOTALL
-)
 
 
 class Block(NamedTuple):
