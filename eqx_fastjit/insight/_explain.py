@@ -65,7 +65,13 @@ def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     yield from wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
     if verbose:
         yield from (f"      {change}" for change in finding.changes)
-    yield from wrapped(f"Fix: {finding.fix}", "    ")
+    for number, part in enumerate(finding.parts or (finding,), 1):
+        if finding.parts:
+            yield from wrapped(f"({number}) {part.says}", "    ")
+        text = f"Fix: {part.fix}"
+        text += f" Saves {part.gain}." if part.gain else ""
+        text += f" {part.note}" if part.note and verbose else ""
+        yield from wrapped(text, "      " if finding.parts else "    ")
 
 
 def show_calls(finding: Finding, verbose: bool = False) -> str:

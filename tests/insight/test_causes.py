@@ -101,7 +101,7 @@ CASES = {
     "placement": Expected(
         "placement",
         "placement",
-        "batch",
+        "batch['x']",
         {"total": 2},
         "is placed in several ways: cpu:0 (committed), cpu:1 (committed), cpu:2",
         "jax.device_put(batch, sharding)",
