@@ -154,7 +154,13 @@ def _name(call: ast.Call) -> str:
 
 
 def _hands_on(call: ast.Call) -> bool:
-    return any(isinstance(x, ast.Starred) for x in call.args)
+    """Whether all that it passes was given to whoever calls."""
+    is_starred = [isinstance(x, ast.Starred) for x in call.args]
+    return (
+        any(is_starred)
+        and all(is_starred)
+        and all(k.arg is None for k in call.keywords)
+    )
 
 
 def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
@@ -169,7 +175,7 @@ def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
     is_attribute = isinstance(call.func, ast.Attribute)
     if n_missing == 1 and is_attribute and not has_defaults:
         del names[0]  # the instance
-    elif n_missing != 0 or _hands_on(call):
+    elif n_missing != 0 or any(isinstance(x, ast.Starred) for x in call.args):
         return keywords
     return dict(zip(names, call.args, strict=False)) | keywords
 
