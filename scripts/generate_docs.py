@@ -113,6 +113,12 @@ def _loops(device: str, page: Path) -> str:
     return pages.loops_by_hand(results) if "rows" in results else pages.loops(results)
 
 
+def _startup(name: str, page: Path) -> str:
+    """The table of ways to start, or a sentence on them."""
+    results = _results("startup")
+    return startup.summary(results) if name == "summary" else startup.markdown(results)
+
+
 # --- putting it into the pages --------------------------------------------------------
 
 # By the first word of a part's name: a function of the rest, and of the page.
@@ -124,7 +130,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
-    "startup": lambda name, page: startup.markdown(_results(name)),
+    "startup": _startup,
     "zoo": lambda name, page: pages.whole_functions(_by_device()),
 }
 
