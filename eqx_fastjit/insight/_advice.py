@@ -19,7 +19,7 @@ from ._phrases import facts_of
 from ._roots import Root
 from ._savings import is_decided, Saved
 from ._why import cause_of, is_first, name_of, show_difference
-from ._words import listed, show_place, show_seconds, times
+from ._words import listed, plural, show_place, show_seconds, times
 
 
 # Leaves that are told to have differed.
@@ -63,6 +63,14 @@ class Diagnosis:
         own = self.saved(self.mended)
         found = [own, *(Diagnosis(g).total for g in self.group.others)]
         return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
+
+    def kept(self, root: Root) -> str:
+        """What it costs to mend all but a root, in words."""
+        without = self.saved([x for x in self.mended if x is not root])
+        more = self.saved([*self.mended, root])
+        n = more.compilations - without.compilations
+        seconds = show_seconds(more.seconds - without.seconds)
+        return f"{plural(n, 'more compilation')} ({seconds})"
 
     def gain(self, root: Root) -> tuple[Saved, str]:
         """What it saves to mend a root alone, and more in words."""
@@ -136,7 +144,7 @@ def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
     alone, gain = found.gain(root) if is_mended else (Saved(0, 0.0), "")
     return make_finding(
         root.cause.value,
-        facts_of(found.group, root),
+        facts_of(found.group, root) | {"extra": found.kept(root)},
         attribute_of(root),
         leaf=root.path,
         count=root.count,

@@ -12,7 +12,7 @@ from ._programs import follows
 from ._roots import argument_of, parent, Root
 from ._source import edit_to_array, made_by
 from ._why import line_of, show_placement
-from ._words import listed, plural, show_place, show_seconds
+from ._words import listed, plural, show_place
 
 
 def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     is_odd = _is_later_odd(old, new)
     here = f"the later call, at {show_place((frames[1] or (None,))[0])}"
     there = f"the earlier call, at {show_place((frames[0] or (None,))[0])}"
-    shown, saved = _leaves(root, path), root.table.saved(root.columns)
+    shown, sizes = _leaves(root, path), [*root.sizes] or [0]
     others = [f"`{x}`" for x in fields_of(root)[1:]]
     facts = {
         "leaf": path,
@@ -57,14 +57,14 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "other_at": there if is_odd else here,
         "strong": new.dtype if new is not None else "",
         "below": _below(root),
-        "begin": (root.sizes or [0])[0],
-        "end": (root.sizes or [0])[-1],
+        "begin": sizes[0],
+        "end": sizes[-1],
+        # The last call may write one more than it was given.
+        "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
         "n_sizes": len(shown),
         "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
         "begins": _begins(root),
         "evidence": _evidence(root, path),
-        "extra": f"{plural(saved.compilations, 'more compilation')} "
-        f"({show_seconds(saved.seconds)})",
         "also": f" So do {listed(others, 3)}." if others else "",
         "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
     }

@@ -118,7 +118,8 @@ def footer(report: Report) -> str:
     """What makes a finding."""
     return (
         f"A finding saves {LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run: "
-        f"here {show_seconds(report.limit)}. Each second is in one row."
+        f"here {show_seconds(report.limit)}. Each second is in one row, and in that of "
+        "the cache."
     )
 
 

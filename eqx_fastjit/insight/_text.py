@@ -47,8 +47,8 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     shown = 0
     for block in details:
         room -= _height(console, block)
-        # The first is cut to what there is room for in any case.
-        if not verbose and room < 2 * (shown + 1 < len(details)):
+        # The first is always there, whatever its length.
+        if not verbose and shown and room < 2 * (shown + 1 < len(details)):
             break
         blocks.append(block)
         shown += 1

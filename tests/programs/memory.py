@@ -82,7 +82,7 @@ def retraces():
 
 
 AMOUNTS = {calls: 20_000, outputs: 1_000, methods: 4_000, wrapped: 4_000}
-AMOUNTS |= {lambdas: 120, classes: 40, retraces: 16}
+AMOUNTS |= {lambdas: 120, classes: 120, retraces: 16}
 for kind, n in AMOUNTS.items():
     each, in_all = growth(kind(), n)
     print(kind.__name__, round(each, 1), in_all)
