@@ -51,7 +51,7 @@ def engine_module() -> Any:
         )
     chosen: Any = _reference
     if is_built and wanted != "python":
-        # If it cannot be loaded, that is an error, as for any module.
+        # If it cannot be loaded, that is an error, upon which Equinox's own stands in.
         chosen = importlib.import_module("._native", __package__)
         functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
         chosen.setup(*functions, transferred, COPIED_BYTES)
