@@ -227,17 +227,15 @@ def test_after_the_context_all_is_as_before():
     assert f(jnp.ones(2)).tolist() == [2, 2]
 
 
-# In seconds, how long the device takes for a step of the next test.
-STEP = 0.01
-
-
-def loop_of_known_idle(python):
+def loop_of_known_idle(idle):
     """What was found, and what is true, of a program that sleeps between its calls."""
+    # In seconds, so long that what the callback itself takes counts little.
+    step = 0.03 - 0.02 * idle
     spans = []
 
     def compute(x):
         start = time.perf_counter()
-        time.sleep(STEP)
+        time.sleep(step)
         spans.append(time.perf_counter() - start)
         return np.asarray(x)
 
@@ -248,7 +246,7 @@ def loop_of_known_idle(python):
         start = time.perf_counter()
         for _ in range(60):
             x = f(x)
-            time.sleep(python)
+            time.sleep(step * idle / (1 - idle))
         seconds = time.perf_counter() - start
     return device.use().idle, 1 - sum(spans) / seconds
 
@@ -258,7 +256,7 @@ def test_loops_of_known_idle(idle):
     """The best of some tries, because other programs may run."""
     errors = []
     for _ in range(5):
-        found, true = loop_of_known_idle(STEP * idle / (1 - idle))
+        found, true = loop_of_known_idle(idle)
         errors.append(abs(found - true))
         if errors[-1] < 0.05:
             return

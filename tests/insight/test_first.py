@@ -102,7 +102,7 @@ def looped(n):
 
 
 def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(watched):
-    f = filter_jit(looped(20))
+    f = filter_jit(looped(80))
 
     def program():
         for x in (jnp.ones(2), jnp.ones(3), jnp.ones(4)):
@@ -114,7 +114,7 @@ def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(watched)
     (help_,) = of_cause(found, "scan")
     counted = sum(x.count for x in found.findings if "f" in x.functions)
     assert help_.count + counted == 5 and help_.line.function.endswith("f")
-    assert "20 iterations have the same operations and shapes" in help_.says
+    assert "80 iterations have the same operations and shapes" in help_.says
     assert 0 < help_.saves < help_.seconds
 
 
