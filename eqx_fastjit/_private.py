@@ -61,6 +61,7 @@ all_leaves: Any = try_resolve("jax.tree_util:all_leaves", _all_leaves)
 JaxRuntimeError: Any = (
     try_resolve("jax.errors:JaxRuntimeError")
     or try_resolve("jaxlib._jax:JaxRuntimeError")
+    or try_resolve("jaxlib._jax:XlaRuntimeError")
     or RuntimeError
 )
 Primitive: Any = try_resolve("jax.extend.core:Primitive")
