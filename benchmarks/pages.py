@@ -1,6 +1,7 @@
 """Results in Markdown, for the README and the documentation."""
 
 import statistics
+import textwrap
 from collections.abc import Iterable
 
 from .case import CONTENDERS
@@ -91,6 +92,20 @@ def whole_functions(by_device: ByDevice) -> str:
         rows.append([CONTENDERS[rival].partition(", which")[0], *spread, *later])
     named = "; ".join(f"{x.upper()}: {device(y)}" for x, y in by_device.items())
     return f"{_lines(columns, rows)}\n\n{_plain(named)}."
+
+
+def headline(by_device: ByDevice) -> str:
+    """The time of a call as a share of Equinox's, on each device, in a sentence."""
+    shares = " and ".join(
+        f"**{_summary(x, 'zoo')['eqx'][0]:.2f}** on a {name.upper()} ({device(x)})"
+        for name, x in by_device.items()
+    )
+    number = len(_only(next(iter(by_device.values())), "zoo")["cases"])
+    sentence = (
+        f"Until its result is ready, a call takes {shares} of what it takes under "
+        f"`equinox.filter_jit`: medians of [{number} functions](#how-fast)."
+    )
+    return textwrap.fill(sentence, 92, break_on_hyphens=False)
 
 
 def device(results: Results) -> str:

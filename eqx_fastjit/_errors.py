@@ -20,7 +20,7 @@ def clearer(error: BaseException) -> BaseException:
     """What a jitted function raises in place of an error of XLA or jaxlib.
 
     An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
-    inside of JIT; a `RecursionError` that jaxlib hid; or the same error.
+    inside JIT; a `RecursionError` that jaxlib hid; or the same error.
     """
     if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
         better = RecursionError(

@@ -83,7 +83,7 @@ class FlatFunction:
     def __call__(self, *arrays: Any) -> Any:
         __tracebackhide__ = True
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
-        # inside of JIT from what is outside.
+        # inside JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
         if engine_module().active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")

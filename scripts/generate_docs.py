@@ -58,6 +58,8 @@ def _help_of(*name: str) -> str:
 def _doctor(name: str, page: Path) -> str:
     """The beginning of the doctor's report on an example: times, and what to edit.
 
+    By the name `first`, only the headline and the first finding, below the command.
+
     To record the example again:
 
         EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
@@ -71,6 +73,12 @@ def _doctor(name: str, page: Path) -> str:
         command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
     )
     lines = out.stderr.partition("\n\n1. ")[0].strip().splitlines()
+    if name == "first":
+        rows = lines.index("") + 1
+        end = next(i for i, line in enumerate(lines) if line.startswith("2 "))
+        times = next(i for i, line in enumerate(lines) if line.startswith("    "))
+        command = "$ eqx-fastjit doctor examples/faulty_train.py"
+        lines = [command, *lines[1:times], "...", *lines[rows:end]]
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
 
 
@@ -131,7 +139,9 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
     "startup": _startup,
-    "zoo": lambda name, page: pages.whole_functions(_by_device()),
+    "zoo": lambda name, page: (
+        pages.headline if name == "headline" else pages.whole_functions
+    )(_by_device()),
 }
 
 
