@@ -53,8 +53,8 @@ def engine_module() -> Any:
     if is_built and wanted != "python":
         # If it cannot be loaded, that is an error, upon which Equinox's own stands in.
         chosen = importlib.import_module("._native", __package__)
-        functions = reader_of, state_of, flatten_one_level, transferred
-        chosen.setup(*functions, COPIED_BYTES)
+        functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
+        chosen.setup(*functions, transferred, COPIED_BYTES)
     if not _agrees_with_jax(chosen):
         if chosen is _reference or not _agrees_with_jax(_reference):
             raise ImportError("pytrees are not read as JAX reads them.")

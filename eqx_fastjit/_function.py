@@ -22,7 +22,7 @@ from ._callables import column_of, describe, Description, shown_of, source_of
 from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
-from ._options import donated, Options
+from ._options import donated, flatten_in_shardings, Options
 from ._parameters import binder_of, to_call
 from ._plan import partition, Structure
 from ._private import on_clear_caches, Tracer, values_inside
@@ -107,18 +107,37 @@ class Function:
             reading = _read(values, abstract)
         made, arrays = reading.specialization, reading.arrays
         named = self.named(values)
-        fun, passed = self.split(values)
+        fun, _ = self.split(values)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
-        kwargs = dict(self.options.jit_kwargs)
-        args, _ = to_call(self.signature, passed)
-        if indices := donated(self.options.donate, args, len(arrays), abstract):
-            kwargs["donate_argnums"] = indices
-        made.jitted = self.jit(made.flat, kwargs)
+        made.jitted = self.jit(
+            made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
+        )
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
             self.table.add(made)
         return made, tuple(arrays)
+
+    def jit_kwargs(
+        self,
+        values: tuple[Any, ...],
+        named: list[tuple[str, Any]],
+        n_arrays: int,
+        abstract: bool,
+    ) -> dict[str, Any]:
+        """The arguments of `jax.jit` for such a call."""
+        kwargs = dict(self.options.jit_kwargs)
+        fun, passed = self.split(values)
+        args, _ = to_call(self.signature, passed)
+        if indices := donated(self.options.donate, args, n_arrays, abstract):
+            kwargs["donate_argnums"] = indices
+        if kwargs.get("in_shardings") is not None:
+            kwargs["in_shardings"] = flatten_in_shardings(
+                kwargs["in_shardings"], named, fun, abstract
+            )
+        if kwargs.get("out_shardings") is not None:
+            kwargs["out_shardings"] = (kwargs["out_shardings"], None)
+        return kwargs
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls."""

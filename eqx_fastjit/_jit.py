@@ -285,8 +285,8 @@ def filter_jit(
         blocks until the device has finished, as with `equinox.filter_jit`. On a GPU or
         TPU it waits until its arguments have arrived.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
-        `device`, `backend`, and `in_shardings` and `out_shardings`, each one sharding
-        for all arrays.
+        `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
+        arguments as the user passes them.
 
     **Returns:**
 

@@ -3,9 +3,10 @@
 from typing import Any, get_args, Literal, NamedTuple
 
 import jax
+import jax.tree_util as jtu
 
 from ._plan import partition
-from ._private import all_leaves
+from ._statics import is_array
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -25,8 +26,6 @@ class Options(NamedTuple):
 _FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
 # What Equinox has refused since version 0.10.
 _REMOVED = {"default", "fn", "args", "kwargs", "out"}
-# For the arrays of a call, or of its result, which JAX sees without the user's pytrees.
-_SHARDINGS = {"in_shardings", "out_shardings"}
 
 
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
@@ -38,12 +37,6 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
         )
     for name in _REMOVED & jit_kwargs.keys():
         raise ValueError(f"`filter_jit` has no argument `{name}`, as in Equinox.")
-    for name in _SHARDINGS & jit_kwargs.keys():
-        if not (jit_kwargs[name] is None or all_leaves([jit_kwargs[name]])):
-            raise ValueError(
-                f"`{name}` must be one sharding, for all arrays. For one array of "
-                "several, use `equinox.filter_shard`."
-            )
     if donate not in _MODES:
         raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
     if not isinstance(asynchronous, bool):
@@ -68,3 +61,40 @@ def donated(
         return ()
     first = args[:1] if donate.endswith("-except-first") else ()
     return tuple(range(len(partition(first, abstract)[0]), n_arrays))
+
+
+def flatten_in_shardings(
+    prefix: Any, arguments: list[tuple[str, Any]], fun: Any, abstract: bool
+) -> tuple[Any, ...]:
+    """`in_shardings`, a prefix of the user's arguments, as one per array.
+
+    `arguments` are those of a call, with their paths. Arrays of the callable itself,
+    `fun`, stay where they are.
+    """
+    passed = [(path, value) for path, value in arguments if value is not fun]
+    prefixes: list[Any] = [prefix] * len(passed)
+    if isinstance(prefix, list | tuple):
+        without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
+        if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
+            names = ", ".join([path for path, _ in passed])
+            raise ValueError(
+                f"`in_shardings` has {len(prefix)} entries, but the call has "
+                f"{len(passed)} arguments ({names}). Expected one sharding (or a "
+                "pytree prefix of them) for each argument, or a single one for all."
+            )
+        prefixes = [*prefix, *[None] * (len(passed) - len(prefix))]
+    out: list[Any] = []
+
+    def spread(sharding: Any, subtree: Any) -> None:
+        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x, abstract))
+
+    for path, value in arguments:
+        here = None if value is fun else prefixes.pop(0)
+        try:
+            jtu.tree_map(spread, here, value, is_leaf=lambda x: x is None)
+        except ValueError as e:
+            raise ValueError(
+                f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
+                f"{e}"
+            ) from e
+    return tuple(out)

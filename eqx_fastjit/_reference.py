@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES, transferred
@@ -258,8 +259,10 @@ def note() -> None:
 
 def split_output(out: Any) -> tuple[list[Any], Any]:
     """The arrays of what a compiled function returned, and how to build the result."""
-    *arrays, handle = out
-    return arrays, handle.plan()
+    if type(out) is list:
+        return out[:-1], out[-1].plan()
+    tree, handle = out
+    return jtu.tree_leaves(tree), handle.plan()
 
 
 class Callable:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 
 from . import _facts
@@ -17,6 +18,7 @@ from ._engine import engine_module
 from ._fallback import warn_of_versions
 from ._options import Options
 from ._plan import Handle, partition, Step, steps_of, Structure
+from ._statics import is_array
 
 
 class _Path(str):
@@ -106,7 +108,12 @@ class FlatFunction:
         plan = engine_module().Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        return [*arrays, handle]
+        if self.options.jit_kwargs.get("out_shardings") is None:
+            return [*arrays, handle]
+        # The user's own structure, for which the shardings are a prefix. (Not made
+        # without need: its classes may check their parts.)
+        tree = jtu.tree_map(lambda x: x if is_array(x) else None, out)
+        return tree, handle
 
 
 @contextlib.contextmanager

@@ -126,15 +126,24 @@ static Plan *plan_of(State *state, PyObject *handle) {
     return NULL;
 }
 
-/* Takes a list of arrays and a handle, and the reference to it. */
+/* Takes a list of arrays and a handle; or the user's own tree of them and a handle, if it
+has shardings for that. Takes the reference. */
 static int read_output(State *state, PyObject *returned, Output *out) {
-    out->owner = returned;
-    if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
+    PyObject *handle = NULL;
+    if (PyTuple_CheckExact(returned) && PyTuple_GET_SIZE(returned) == 2) {
+        handle = Py_NewRef(PyTuple_GET_ITEM(returned, 1));
+        Py_SETREF(returned,
+                  PyObject_CallOneArg(state->tree_leaves, PyTuple_GET_ITEM(returned, 0)));
+        out->n = returned == NULL ? 0 : PyList_Size(returned);
+    } else if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
         out->n = PyList_GET_SIZE(returned) - 1;
-        out->plan = plan_of(state, PyList_GET_ITEM(returned, out->n));
+        handle = Py_NewRef(PyList_GET_ITEM(returned, out->n));
     }
+    out->owner = returned;
+    if (handle != NULL && returned != NULL) out->plan = plan_of(state, handle);
     if (out->plan == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_SystemError, "not the output of a specialization");
+    Py_XDECREF(handle);
     if (out->plan != NULL && out->plan->n_arrays != out->n) {
         PyErr_SetString(PyExc_SystemError, "a result with other arrays than it was traced with");
         return -1;

@@ -113,7 +113,7 @@ typedef struct State {
     Walk *free_walks;
     Py_ssize_t n_calls; /* that are under way, in all threads */
     /* Set by Python (`setup`). */
-    PyObject *reader_of, *state_of, *flatten_one_level, *transferred;
+    PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves, *transferred;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
     PyObject *s_failed, *s_finished, *s_specialize, *s_nbytes, *s_copy, *s_plan;

@@ -24,7 +24,7 @@ static const struct {
 
 /* In the order of the parameters of `setup`. */
 static const size_t functions[] = {offsetof(State, reader_of), offsetof(State, state_of),
-                                   offsetof(State, flatten_one_level),
+                                   offsetof(State, flatten_one_level), offsetof(State, tree_leaves),
                                    offsetof(State, transferred)};
 
 #define LENGTH(array) (sizeof(array) / sizeof(*(array)))
@@ -48,11 +48,11 @@ static int module_exec(PyObject *module) {
     return PyModule_AddFunctions(module, call_functions);
 }
 
-/* `setup(reader_of, state_of, flatten_one_level, transferred, copied_bytes)` */
+/* `setup(reader_of, state_of, flatten_one_level, tree_leaves, transferred, copied_bytes)` */
 static PyObject *setup(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *given[LENGTH(functions)];
-    if (!PyArg_ParseTuple(args, "OOOOn", &given[0], &given[1], &given[2], &given[3],
+    if (!PyArg_ParseTuple(args, "OOOOOn", &given[0], &given[1], &given[2], &given[3], &given[4],
                           &state->copied_bytes))
         return NULL;
     for (size_t i = 0; i < LENGTH(functions); i++)

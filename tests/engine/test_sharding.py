@@ -171,17 +171,49 @@ def test_a_data_parallel_training_step(mesh):
 # --- options ---
 
 
-def test_in_and_out_shardings_are_one_sharding(mesh):
-    """They are for all arrays. The error for a pytree of them says what to use."""
-    data = NamedSharding(mesh, P("d"))
-    f = filter_jit(lambda x, y, n: (x, y * n, n), in_shardings=data, out_shardings=data)
+def test_in_and_out_shardings_are_prefixes(mesh):
+    """They are given for arguments and results, as prefixes of their pytrees."""
+    data, everywhere = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+
+    def f(model, batch, n=2):
+        return model, jax.vmap(model)(batch["x"]) * n, n
+
+    g = filter_jit(
+        f, in_shardings=(everywhere, {"x": data}), out_shardings=(None, data, None)
+    )
+    batch = {"x": jnp.ones((8, 8))}
     for _ in range(3):
-        *arrays, n = f(jnp.ones(8), jnp.ones((8, 2)), 2)
-        assert n == 2
-        assert all(x.sharding.is_equivalent_to(data, x.ndim) for x in arrays)
-    assert filter_jit(lambda n: n, in_shardings=None)(2) == 2
-    with pytest.raises(ValueError, match="filter_shard"):
-        filter_jit(lambda x, y: x, in_shardings=(data, None))
+        model, out, n = g(_linear(), batch)
+        model, out, n = g(model, batch=batch)
+    assert n == 2 and type(model) is eqx.nn.Linear
+    assert out.sharding.is_equivalent_to(data, 2)
+    single = filter_jit(lambda x, y: (x, y), in_shardings=data, out_shardings=data)
+    for out in single(jnp.ones(8), jnp.ones((8, 2))):
+        assert out.sharding.is_equivalent_to(data, out.ndim)
+
+
+def test_in_shardings_of_callables_and_of_any_arguments(mesh):
+    """They are of the arguments: not of a callable's own arrays, nor of statics."""
+    data = NamedSharding(mesh, P("d"))
+    f = filter_jit(_linear(), in_shardings=(data,))
+    assert f(jnp.ones(8)).shape == (8,)
+    g = filter_jit(lambda *xs: xs, in_shardings=(data, None))
+    a, b = g(jnp.ones(8), jnp.ones(8))
+    assert a.sharding.is_equivalent_to(data, 1) and b.shape == (8,)
+    h = filter_jit(lambda x, n, m: x * n * m, in_shardings=(None,))
+    assert h(jnp.ones(()), 2, 3) == 6
+    assert filter_jit(lambda n, m: n * m, in_shardings=())(2, 3) == 6
+
+
+def test_shardings_that_do_not_fit(mesh):
+    """The error names the arguments."""
+    data = NamedSharding(mesh, P("d"))
+    f = filter_jit(lambda x, y: x, in_shardings=(data,))
+    with pytest.raises(ValueError, match="x, y"):
+        f(jnp.ones(8), jnp.ones(8))
+    g = filter_jit(lambda batch: batch["x"], in_shardings=({"y": data},))
+    with pytest.raises(ValueError, match="`batch`"):
+        g({"x": jnp.ones(8)})
 
 
 def test_a_sharding_that_is_false():

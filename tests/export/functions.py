@@ -224,12 +224,12 @@ def sharded_functions():
         "given": Tests(
             add,
             lambda: (batch(), batch()),
-            {"in_shardings": rows, "out_shardings": whole},
+            {"in_shardings": (rows, whole), "out_shardings": whole},
         ),
         "out": Tests(
             lambda x: {"a": x + 1, "b": (x, 2)},
             lambda: (jax.device_put(batch(), whole),),
-            {"out_shardings": rows, "donate": "all"},
+            {"out_shardings": {"a": rows, "b": whole}, "donate": "all"},
         ),
     }
 
