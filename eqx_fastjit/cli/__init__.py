@@ -141,12 +141,11 @@ def _print_versions() -> int:
     return 0
 
 
-def _need(*packages: str) -> None:
-    """Raise an error if one of them is missing, with the line that installs them."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            line = 'pip install "eqx_fastjit[profile]"'
-            raise CommandError(f"this needs {package}: {line}")
+def _need(package: str, extra: str) -> None:
+    """Raise an error if a package is missing, with the line that installs it."""
+    if importlib.util.find_spec(package) is None:
+        line = f'pip install "eqx_fastjit[{extra}]"'
+        raise CommandError(f"this needs {package}: {line}")
 
 
 # Of the doctor; after SCRIPT, they are those of the program.
@@ -158,7 +157,9 @@ _OPTIONS = {"--async", "--fail-on", "--html", "--json", "--verbose"}
 
 def doctor(options: argparse.Namespace) -> int:
     """Report on a program, or on event files."""
-    _need("rich", "jinja2")
+    _need("rich", "insight")
+    if options.html:
+        _need("jinja2", "insight")
     name, *others = options.program
     is_file = name.endswith(".jsonl") and not options.is_module
     if is_file and others:
@@ -226,7 +227,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def profile(options: argparse.Namespace) -> int:
     """Profile a program's functions."""
-    _need("pyinstrument")
+    _need("pyinstrument", "profile")
     from eqx_fastjit.insight._program import ProgramProfile
 
     watched = ProgramProfile()
