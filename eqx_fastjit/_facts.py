@@ -226,6 +226,8 @@ def avals_of(arrays: Sequence[Any]) -> list[Aval]:
 watchers: list[Any] = []
 # Facts of jitted functions of this library, the newest last.
 history: collections.deque[Fact] = collections.deque(maxlen=_KEPT)
+# Of each thread, the outermost fact that is not complete yet.
+pending: dict[int, Fact] = {}
 
 
 # --- recording ------------------------------------------------------------------------
@@ -285,8 +287,15 @@ def _open(**fields: Any) -> _Open:
     owner = _engine.active()
     fact = Fact(owner.flat.info, weakref.ref(owner), **fields)
     opened = _here.open = _Open(fact, owner, _here.open)
+    if opened.outer is None:
+        pending[threading.get_ident()] = fact
     _engine.note()  # the call comes to `close` before it returns
     return opened
+
+
+def is_compiling() -> bool:
+    """Whether the call that this thread is in has traced, lowered or compiled."""
+    return _current() is not None
 
 
 def tracing_now() -> Fact | None:
@@ -342,6 +351,8 @@ def close(
     if opened is None or opened.tracing:
         return False  # of a function that is being traced, an inner call has ended
     _here.open = opened.outer
+    if opened.outer is None:
+        pending.pop(threading.get_ident(), None)
     opened.contexts.close()
     fact = opened.fact
     spent = fact.trace + fact.lower + fact.compile

@@ -22,14 +22,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import field
 from typing import Any, NamedTuple, Self
 
 import jax
 from jax.core import Tracer
 
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._facts import FunctionInfo
+from eqx_fastjit._facts import is_compiling
 from eqx_fastjit._function import Function
 
 from ._events import Event, unwatch, watch
@@ -61,80 +60,66 @@ class _Sample(NamedTuple):
     rest: float
 
 
-@dataclasses.dataclass(eq=False)
-class _Calls:
-    """The calls of a specialization."""
-
-    function: FunctionInfo
-    # All, and which of them is to be made alone.
-    made: int = 0
-    due: int = 1
-    # Those that compiled nothing.
-    warm: int = 0
-    samples: collections.deque[_Sample] = field(
-        default_factory=lambda: collections.deque(maxlen=_KEPT)
-    )
-    # Arrays that are passed, and that are returned.
-    sizes: tuple[int, int] = (0, 0)
-
-    def is_asynchronous(self) -> bool:
-        """Whether a call returns before its results are ready, as far as is known."""
-        return bool(self.samples) and self.samples[-1].rest > self.samples[-1].call / 5
-
-    def alone(self, n: int = 1) -> None:
-        """One of so many calls that were made alone: decide which one is the next."""
-        self.due = self.made + max(1, min(self.made, n * _EVERY))
-
-
 class _Timed:
     """What a specialization calls: the function of `jax.jit`, which is timed."""
 
-    def __init__(self, device: "Device", jitted: Any, flat: Any, calls: _Calls):
-        self._device, self._jitted, self.calls = device, jitted, calls
-        self._flat = weakref.ref(flat)
+    def __init__(self, device: "Device", jitted: Any, flat: Any):
+        self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
+        self.function = flat.info
+        # All calls; which of them is to be made alone; those that compiled nothing.
+        self.made, self.due, self.warm = 0, 1, 0
+        self.samples: collections.deque[_Sample] = collections.deque(maxlen=_KEPT)
+        # Arrays that are passed, and that are returned.
+        self.sizes = 0, 0
 
     def __getattr__(self, name: str) -> Any:  # `trace`, `lower`, ...
         return getattr(self._jitted, name)
 
     def __call__(self, *arrays: Any) -> Any:
         __tracebackhide__ = True
-        device, calls, clock = self._device, self.calls, time.perf_counter
+        device, clock = self._device, time.perf_counter
         if threading.get_ident() != device.thread:
             return self._jitted(*arrays)
-        calls.made += 1
-        if device.look is not None and calls.made > 1:
+        if device.look is not None and self.made:
             device.look(self._flat(), arrays)
-        if calls.made >= calls.due or device.waiting_for is not None:
-            return self._call_alone(arrays)
-        began = clock()
+        is_due = self.made + 1 >= self.due or device.waiting_for is not None
+        began = start = clock()
+        is_alone = is_due and device.drain(arrays)
+        if is_due:
+            start = clock()
         out = self._jitted(*arrays)
-        device.called(calls, began, clock(), _results_of(out))
+        ended = returned = clock()
+        results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
+        if results and isinstance(results[0], Tracer):
+            return out  # it is a part of a trace
+        self.made += 1
+        if is_compiling():
+            device.compiles(began)
+            # All before, the program was another one.
+            self.samples.clear()
+            self.due = self.made + 1
+            return out
+        if is_due:
+            _wait(results)
+            ended = clock()
+            self.sizes = len(arrays), len(results)
+            sample = _Sample(returned - start, ended - returned)
+            device.sampled(self, sample if is_alone else None)
+        self.warm += 1
+        device.called(began, ended, results)
         return out
 
-    def _call_alone(self, arrays: tuple[Any, ...]) -> Any:
-        __tracebackhide__ = True
-        device, calls, clock = self._device, self.calls, time.perf_counter
-        if any(isinstance(x, Tracer) for x in arrays):
-            calls.made -= 1
-            return self._jitted(*arrays)
-        began = clock()
-        is_alone = device.drain(arrays)
-        start = clock()
-        out = self._jitted(*arrays)
-        returned = clock()
-        results = _results_of(out)
-        _wait(results)
-        end = clock()
-        if device.called(calls, began, end, results):
-            calls.sizes = len(arrays), len(results)
-            sample = _Sample(returned - start, end - returned)
-            device.sampled(calls, sample if is_alone else None)
-        return out
+    def alone(self, n: int = 1) -> None:
+        """One of so many calls that were made alone: decide which one is the next."""
+        self.due = self.made + max(1, min(self.made, n * _EVERY))
 
-
-def _results_of(out: Any) -> list[Any]:
-    """The arrays that the function of a specialization has returned."""
-    return out[:-1] if type(out) is list else jax.tree.leaves(out[0])
+    def on_device(self, overhead: float) -> float:
+        """Seconds that a call takes on the device."""
+        if not self.samples:
+            return 0.0
+        rest = statistics.median(x.rest for x in self.samples)
+        whole = statistics.median(x.call + x.rest for x in self.samples)
+        return max(rest, whole - overhead)
 
 
 def _wait(arrays: Iterable[Any]) -> None:
@@ -147,16 +132,6 @@ def _wait(arrays: Iterable[Any]) -> None:
                 x.block_until_ready()
 
 
-class _Call(NamedTuple):
-    """A call that has returned; whether it compiled is said afterwards."""
-
-    calls: _Calls
-    began: float
-    ended: float
-    # Seconds of compilations since the call before.
-    compiled: float
-
-
 class Device(contextlib.ExitStack):
     """Within this context, times what the device does."""
 
@@ -165,15 +140,15 @@ class Device(contextlib.ExitStack):
         self.thread = threading.get_ident()
         # Is shown what is called again, and its arrays, before each call.
         self.look = look
-        # Those that are to be called next, alone, until patience is at an end.
-        self.waiting_for: _Calls | None = None
+        # Until this one is called alone, all are, if patience is not at an end.
+        self.waiting_for: _Timed | None = None
         self._patience = 0
-        self._all: list[_Calls] = []
-        self._latest: _Call | None = None
-        # Of the calls that have not compiled.
+        self._all: list[_Timed] = []
+        # The first and the last call that compiled nothing, and what was spent on
+        # compiling between them, and since. `_compiles` is when a call began that did.
         self._began: float | None = None
-        self._ended = self._compiled = 0.0
-        self._compiled_since = 0.0
+        self._ended = self._compiled = self._since = 0.0
+        self._compiles: float | None = None
         # A result of the latest call: once it is ready, the device is done.
         self._result: Callable[[], Any] = lambda: None
         # Waits of the program since the latest call, and when the first one ended.
@@ -185,9 +160,8 @@ class Device(contextlib.ExitStack):
 
         @functools.wraps(original)
         def jit(function: Function, flat: Any, kwargs: dict[str, Any]) -> Any:
-            calls = _Calls(function.info)
-            device._all.append(calls)
-            return _Timed(device, original(function, flat, kwargs), flat, calls)
+            device._all.append(_Timed(device, original(function, flat, kwargs), flat))
+            return device._all[-1]
 
         setattr(Function, "jit", jit)  # noqa: B010
         self.callback(setattr, Function, "jit", original)
@@ -195,45 +169,37 @@ class Device(contextlib.ExitStack):
         self.callback(unwatch, self._on_event)
         return self
 
-    # --- calls ---
-
     def drain(self, arrays: Iterable[Any]) -> bool:
         """Wait until the device is done, if it is known by which arrays."""
         result = self._result()
         _wait([result, *arrays])
         return result is not None or self.waiting_for is not None
 
-    def called(
-        self, calls: _Calls, began: float, ended: float, results: list[Any]
-    ) -> bool:
-        """A call has returned. Returns whether it ran anything on the device."""
-        first = results[0] if results else None
-        if isinstance(first, Tracer):  # it is a part of a trace
-            calls.made -= 1
-            return False
-        self._commit()
-        self._latest = _Call(calls, began, ended, self._compiled_since)
-        self._compiled_since = 0.0
+    def called(self, began: float, ended: float, results: list[Any]) -> None:
+        """A call that compiled nothing has returned."""
+        if self._began is None:
+            self._began = began
+        else:
+            self._compiled += self._since
+        self._ended, self._since = ended, 0.0
         # NumPy arrays and others cannot be referred to weakly.
-        is_array = isinstance(first, jax.Array)
-        self._result = weakref.ref(first) if is_array else lambda: None
+        is_array = bool(results) and isinstance(results[0], jax.Array)
+        self._result = weakref.ref(results[0]) if is_array else lambda: None
         if self._waited:
-            # Had Python not waited, it would have come here earlier: by its wait, but
-            # not before the device was done.
-            begins = ended if calls.is_asynchronous() else began
-            self._ahead += max(0.0, min(self._waited, begins - self._free))
+            # Had Python not waited, the device had had this call's work earlier: by
+            # the wait, but not before it was done.
+            self._ahead += max(0.0, min(self._waited, ended - self._free))
             self._waited = 0.0
-        return True
 
-    def sampled(self, calls: _Calls, sample: _Sample | None) -> None:
+    def sampled(self, timed: _Timed, sample: _Sample | None) -> None:
         """A call was made alone; without a sample if something may have been before."""
         if sample is not None:
-            calls.samples.append(sample)
-            calls.alone(1 if self.waiting_for is None else 2)
-            if calls is self.waiting_for:
+            timed.samples.append(sample)
+            timed.alone(1 if self.waiting_for is None else 2)
+            if timed is self.waiting_for:
                 self.waiting_for = None
         elif self.waiting_for is None:
-            self.waiting_for, self._patience = calls, _PATIENCE
+            self.waiting_for, self._patience = timed, _PATIENCE
         if self.waiting_for is not None:
             self._patience -= 1
             if self._patience < 0:
@@ -248,71 +214,39 @@ class Device(contextlib.ExitStack):
         self._waited += seconds
         self._all_waits += seconds
 
+    def compiles(self, began: float) -> None:
+        """A call has returned that compiled; its event comes when all is described."""
+        self._compiles = began
+
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() != self.thread:
             return
-        active, latest = engine_module().active(), self._latest
-        if event.is_outside or event.ahead:
-            if active is None or event.ahead:
-                self._compiled_since += event.trace + event.lower + event.compile
-        elif not event.is_part and isinstance(active.jitted, _Timed):
-            calls = active.jitted.calls
-            if latest is None or latest.calls is not calls:
-                return  # it raised
-            self._latest = None
-            if calls.samples:
-                calls.samples.clear()  # all of them before the program was another one
-            calls.due = min(calls.due, calls.made + 1)
-            self._compiled_since += latest.compiled + time.perf_counter() - latest.began
-
-    def _commit(self) -> None:
-        """The latest call has compiled nothing."""
-        if (latest := self._latest) is None:
-            return
-        self._latest = None
-        latest.calls.warm += 1
-        if self._began is None:
-            self._began = latest.began
-        else:
-            self._compiled += latest.compiled
-        self._ended = latest.ended
-
-    # --- afterwards ---
+        if event.ahead or (event.is_outside and engine_module().active() is None):
+            self._since += event.trace + event.lower + event.compile
+        elif not (event.is_outside or event.is_part) and self._compiles is not None:
+            self._since += time.perf_counter() - self._compiles
+            self._compiles = None
 
     def use(self) -> "Use | None":
         """What is known by now; `None` if nothing was called twice."""
-        self._commit()
         if self._began is None:
             return None
         found = sorted((c for c in self._all if c.warm), key=lambda c: -c.warm)
-        rows: dict[Any, list[_Calls]] = {}
-        for calls in found:
-            rows.setdefault(calls.function.key(), []).append(calls)
         overhead = {c: _overhead(*c.sizes) for c in found[:_MEASURED] if c.samples}
-        functions = [
-            FunctionUse(
-                name_of(group[0].function),
-                sum(c.warm for c in group),
-                sum(c.warm * _on_device(c, overhead.get(c, 0.0)) for c in group),
+        functions: dict[str, FunctionUse] = {}
+        for c in found:
+            name, seconds = name_of(c.function), c.on_device(overhead.get(c, 0.0))
+            known = functions.get(name, FunctionUse(0, 0.0))
+            functions[name] = FunctionUse(
+                known.calls + c.warm, known.seconds + c.warm * seconds
             )
-            for group in rows.values()
-        ]
         return Use(
             seconds=max(self._ended - self._began - self._compiled, 0.0),
-            functions=tuple(sorted(functions, key=lambda f: -f.seconds)),
+            functions=functions,
             waited=self._all_waits,
             ahead=self._ahead,
             dispatch=sum(c.warm * x for c, x in overhead.items()),
         )
-
-
-def _on_device(calls: _Calls, overhead: float) -> float:
-    """Seconds that a call takes on the device."""
-    if not calls.samples:
-        return 0.0
-    rest = statistics.median(x.rest for x in calls.samples)
-    whole = statistics.median(x.call + x.rest for x in calls.samples)
-    return max(rest, whole - overhead)
 
 
 @functools.cache
@@ -331,11 +265,9 @@ def _overhead(n_arguments: int, n_results: int) -> float:
 
 
 class FunctionUse(NamedTuple):
-    """The calls of the functions that one line made, but those that compiled."""
+    """The calls of a function, but those that compiled, and all their device time."""
 
-    function: str
     calls: int
-    # On the device, of all calls.
     seconds: float
 
 
@@ -345,8 +277,8 @@ class Use:
 
     # From the one to the other, without compilations.
     seconds: float
-    # Those that the device spent most on first.
-    functions: tuple[FunctionUse, ...]
+    # By name.
+    functions: dict[str, FunctionUse]
     # The program waited for the device; and what it would save to run ahead of it.
     waited: float
     ahead: float
@@ -356,7 +288,7 @@ class Use:
     @property
     def busy(self) -> float:
         """Seconds that the device computed."""
-        known = sum(f.seconds for f in self.functions)
+        known = sum(f.seconds for f in self.functions.values())
         # If the program waited for more, that was of operations outside of jit.
         return min(self.seconds, max(known, self.waited))
 

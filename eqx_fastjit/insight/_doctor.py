@@ -21,8 +21,8 @@ class DoctorReport(Shown):
     `print` shows it as text, and a notebook as a page. Seconds are of the wall clock.
     """
 
-    def __init__(self) -> None:
-        self._report: Report | None = None
+    def __init__(self, report: Report | None = None) -> None:
+        self._report = report
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -97,25 +97,24 @@ class doctor(contextlib.AbstractContextManager[DoctorReport]):
     def __enter__(self) -> DoctorReport:
         self._result = DoctorReport()
         with _lock:
-            others = watching()
-            if others is not None and not others.is_program:
+            if (other := watching()) is None:
+                self._watch = Watch(is_program=False)
+                self._watch.jax_imported()
+            elif not other.is_program:
                 raise RuntimeError(
                     "doctor: another one is watching this process already. Use one "
                     "at a time, in one thread."
                 )
-            if others is None:
-                self._watch = Watch(is_program=False)
-                self._watch.jax_imported()
         return self._result
 
     def __exit__(self, *exc_info: object) -> None:
         if self._watch is None:
-            self._result._report = report()._report  # pyright: ignore[reportPrivateUsage]
-            return
-        self._watch.stop()
-        made = self._watch.report(self._name, exit_code=0)
+            made = _up_to_now()
+        else:
+            self._watch.stop()
+            made = self._watch.report(self._name, exit_code=0)
+            self._watch = None
         self._result._report = made  # pyright: ignore[reportPrivateUsage]
-        self._watch = None
 
 
 def report() -> DoctorReport:
@@ -127,16 +126,15 @@ def report() -> DoctorReport:
     have watched. Elsewhere, of all that the process has compiled, without waits,
     imports and device time.
     """
-    out = DoctorReport()
-    current = watching()
-    if current is not None:
-        made = current.report("up to now", exit_code=None)
-    else:
-        events = history()
-        started = min((e.started for e in events), default=0.0)
-        ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
-        made = make_report(
-            Run("up to now", started, ended - started, None, cache_directory(), events)
-        )
-    out._report = made  # pyright: ignore[reportPrivateUsage]
-    return out
+    return DoctorReport(_up_to_now())
+
+
+def _up_to_now() -> Report:
+    name = "up to now"
+    if (current := watching()) is not None:
+        return current.report(name, exit_code=None)
+    events = history()
+    started = min((e.started for e in events), default=0.0)
+    ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
+    run = Run(name, started, ended - started, None, cache_directory(), events)
+    return make_report(run)

@@ -28,7 +28,6 @@ from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Cause, Difference, Leaf, Reason
 from ._events import Event, watch
-from ._pending import Compilation, watch_beginnings
 from ._programs import program_of
 from ._words import show_place, show_seconds
 
@@ -88,20 +87,20 @@ class Writer:
         self._has_failed = False
         self._rank: dict[str, int] = {}
         self._path.touch()
-        watch(self.write)
-        watch_beginnings(self._write_beginning)
+        watch(self._write_event, starting=self._write_start)
         atexit.register(self._end)
 
-    def write(self, event: Event) -> None:
-        """Write a line. A full disk, say, must not end the program."""
+    def _write_event(self, event: Event) -> None:
         event = dataclasses.replace(event, program=program_of(event))
         self._write({"type": "compile", **as_json(event)})
 
-    def _write_beginning(self, x: Compilation) -> None:
-        fields = {"function": x.function, "frames": x.frames, "thread": x.thread}
-        self._write({"type": "start", **as_json(fields), "started": x.started})
+    def _write_start(self, event: Event) -> None:
+        names = ("function", "frames", "number", "started", "thread")
+        fields = {name: getattr(event, name) for name in names}
+        self._write({"type": "start", **as_json(fields)})
 
     def _write(self, fields: dict[str, Any]) -> None:
+        """Write a line. A full disk, say, must not end the program."""
         if self._has_failed or os.getpid() != self._process:  # forked
             return
         try:
@@ -212,12 +211,11 @@ def read(path: str) -> Run:
 
 def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
     """What had begun to compile in each thread, and has not ended."""
+    ended = {x["number"] for x in lines if x["type"] == "compile"}
     begun: dict[str, dict[str, Any]] = {}
     for line in lines:
-        if line["type"] == "start":
-            begun[line["thread"]] = line
-        elif line["type"] == "compile" and line["inside"] is None:
-            begun.pop(line["thread"], None)
+        if line["type"] == "start" and line["number"] not in ended:
+            begun.setdefault(line["thread"], line)  # others are parts of it
     for line in begun.values():
         function = line["function"]
         (place,) = _places([function["place"]])

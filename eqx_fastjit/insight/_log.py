@@ -10,7 +10,7 @@ import os
 
 from ._events import Event, watch
 from ._file import Writer
-from ._pending import SaysWhatIsLate
+from ._late import SaysWhatIsLate
 from ._why import is_first, show_difference, stages_of, title_of, why
 from ._words import listed, show_chain, show_seconds
 

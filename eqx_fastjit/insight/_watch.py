@@ -50,7 +50,7 @@ class Watch:
         _current = self
         from ._device import Device
         from ._events import watch
-        from ._pending import SaysWhatIsLate
+        from ._late import SaysWhatIsLate
         from ._stale import StaleValues
         from ._waits import Waits
 

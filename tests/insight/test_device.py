@@ -52,9 +52,10 @@ class Simulated:
             self.computed += seconds
             return [_Array(), "handle"]
 
-        calls = _device._Calls(types.SimpleNamespace(qualname="f", key=lambda: "f"))
-        self.device._all.append(calls)
-        timed = _device._Timed(self.device, jitted, calls, calls)
+        flat = _Array()
+        flat.info = types.SimpleNamespace(qualname="f")
+        timed = _device._Timed(self.device, jitted, flat)
+        self.device._all.append(timed)
         return timed if self.is_timed else jitted
 
     def read(self, arrays):
@@ -102,7 +103,7 @@ def test_idle_is_what_the_device_did_not_compute(monkeypatch, loop, reads, drops
     seconds, computed = simulated.run(*loop, reads, drops)
     use = simulated.device.use()
     assert abs(use.idle - (1 - computed / seconds)) < 0.05
-    assert sum(f.calls for f in use.functions) == 1001 * len(loop[0])
+    assert use.functions["f"].calls == 1001 * len(loop[0])
 
 
 @loops
@@ -198,7 +199,7 @@ def test_no_array_is_kept():
         del x, y
         gc.collect()
         assert [ref() for ref in found] == [None, None]
-    assert device.use().functions[0].calls == 59
+    assert device.use().functions["<lambda>"].calls == 59
 
 
 def test_only_calls_that_run_and_compile_nothing_count():
@@ -211,7 +212,7 @@ def test_only_calls_that_run_and_compile_nothing_count():
         for _ in range(10):
             jax.jit(lambda x: inner(x))(jnp.ones(2))
             jax.grad(lambda x: inner(x).sum())(jnp.ones(2))
-    (found,) = device.use().functions
+    (found,) = device.use().functions.values()
     assert found.calls == 2 * 9
     assert found.seconds < device.use().seconds < 5
 
@@ -267,8 +268,7 @@ def test_loops_of_known_idle(idle):
 
 
 def use(seconds=10.0, busy=9.9, waited=0.0, ahead=0.0, dispatch=0.0):
-    functions = (FunctionUse("step", 100, busy),)
-    return Use(seconds, functions, waited, ahead, dispatch)
+    return Use(seconds, {"step": FunctionUse(100, busy)}, waited, ahead, dispatch)
 
 
 @pytest.mark.parametrize(
