@@ -183,11 +183,13 @@ def doctor(options: argparse.Namespace) -> int:
         code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
-    from eqx_fastjit.insight import _file, _page, _text
+    from eqx_fastjit.insight import _file, _text
 
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
+        from eqx_fastjit.insight import _page
+
         options.html.write_text(_page.page(report), encoding="utf-8")
     sys.stdout.flush()  # what the program has printed comes first
     _text.write_text(report, sys.stderr, options.verbose)
