@@ -175,6 +175,7 @@ class Fact:
     ahead: bool = False
     traced: bool = False
     failed: bool = False
+    interrupted: bool = False
     inside: int | None = None
     cached: bool = False
     trace: float = 0.0
@@ -320,8 +321,9 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
             watcher.starting(fact, arguments, opened.contexts)
         start = time.perf_counter()
         yield
-    except BaseException:
+    except BaseException as e:
         fact.failed = True
+        fact.interrupted = not isinstance(e, Exception)
         if not fact.ahead:
             opened.set_avals(avals_of(arrays))
         raise

@@ -4,14 +4,11 @@ By it the table of causes has a sentence and a fix.
 """
 
 import itertools
-import re
 
 from ._describe import Cause, is_below, Leaf
-from ._programs import follows
-from ._roots import parent, Root
+from ._roots import is_number, NUMBER, parent, Root
 
 
-NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
 # The types of statics that are functions, or hold one.
 _FUNCTIONS = {"function", "partial", "PjitFunction"}
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
@@ -36,12 +33,12 @@ def attribute_of(root: Root) -> str:
 
 
 def fields_of(root: Root) -> list[str]:
-    """The fields of a static object in which it differs, the innermost of them."""
+    """The fields of static objects in which it differs, the innermost of them."""
     table = root.table
     found = [
         path
         for path in table.varying
-        if any(is_below(path, x) for x in root.paths)
+        if any(path == x or is_below(path, x) for x in root.paths)
         if any(leaf is not None and leaf.of for leaf in table.leaves(path))
     ]
     return [x for x in found if not any(is_below(y, x) for y in found)]
@@ -54,11 +51,16 @@ _VALUES = {"number", "type", "container", "number of a configuration"}
 def _of_value(root: Root) -> str | None:
     """Of a static, by its type and by what follows it in the traces."""
     found = _of_static(root)
-    known = follows(root) if found in {None, *_VALUES} else ""
+    known = root.follows if found in {None, *_VALUES} else ""
     if known == "nothing" and found != "type":
         return "unused"
     if found is None:  # a flag, say, decides what is traced
         return None
+    if found == "number of a configuration" and known != "literals":
+        # So may a field that is no number.
+        leaves = (x for path in fields_of(root) for x in root.table.leaves(path) if x)
+        if not all(map(is_number, leaves)):
+            return None
     return "stays" if known == "shapes" else found
 
 
@@ -106,15 +108,15 @@ def _of_fields(root: Root) -> str | None:
     if any(x.dtype for x in leaves):
         return "array"
     leaves = [x for x in leaves if x.of not in _FUNCTIONS]
-    numbers = [x for x in leaves if NUMBER.fullmatch(x.type) and x.type != "bool"]
-    return "number of a configuration" if numbers else None
+    return "number of a configuration" if any(map(is_number, leaves)) else None
 
 
 def _of_made(root: Root) -> str:
     """Of a function that is made again: what of it is not."""
     if inner_of(root) is not None:
         return "wrapper"
-    return "closure" if fields_of(root) else "created again"
+    cells = [x for x in fields_of(root) if x not in root.paths]
+    return "closure" if cells else "created again"
 
 
 def inner_of(root: Root) -> Leaf | None:
@@ -130,7 +132,9 @@ def _of_structure(root: Root) -> str | None:
     types = {x.type for x in leaves}
     is_model = any(x.is_module for x in leaves)
     if "NoneType" in types:
-        return "optional model" if is_model else "optional"
+        if not root.is_carried:
+            return "optional"
+        return "initial model" if is_model else "initial value"
     above = root.leaf
     while above := parent(above):
         owner = root.table.leaf(above)

@@ -9,6 +9,7 @@ from ._causes import Finding
 from ._events import history
 from ._file import as_json, cache_directory, Run
 from ._page import in_notebook, page
+from ._programs import add_programs
 from ._report import make_report, Report
 from ._shown import Shown
 from ._text import write_text
@@ -134,6 +135,7 @@ def _up_to_now() -> Report:
     if (current := watching()) is not None:
         return current.report(name, exit_code=None)
     events = history()
+    add_programs(events)
     started = min((e.started for e in events), default=0.0)
     ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
     run = Run(name, started, ended - started, None, cache_directory(), events)

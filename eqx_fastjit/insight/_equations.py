@@ -127,9 +127,12 @@ class Scope:
         return list(found.values())
 
 
-def trace_of(event: Event) -> Any:
-    """JAX's trace of what has just been compiled; `None` if JAX has dropped it."""
-    specialization = engine_module().active()
+def trace_of(event: Event, specialization: Any = None) -> Any:
+    """JAX's trace of an event; `None` if JAX has dropped it.
+
+    By default, of what has just been compiled.
+    """
+    specialization = specialization or engine_module().active()
     if specialization is None or not event.traced:
         return None
     try:

@@ -53,6 +53,8 @@ class Event:
     traced: bool = False
     # Whether the Python function raised, so that nothing was compiled.
     failed: bool = False
+    # Whether that was Ctrl-C, say, which is no fault of the function's.
+    interrupted: bool = False
     # The number of the event of this library that was tracing at the time.
     inside: int | None = None
     # Whether JAX's persistent cache had it: `compile` was then spent on reading.

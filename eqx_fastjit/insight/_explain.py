@@ -10,6 +10,7 @@ from ._advice import finding_of
 from ._causes import Finding
 from ._events import Event, history, is_watched, watch
 from ._groups import group
+from ._programs import add_programs
 from ._shown import Shown
 from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
@@ -126,6 +127,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     info = None if f is None else jitted_function(f).info
     name = "all jitted functions" if info is None else title_of(info)
     events = history(info)
+    add_programs(events)
     known = [e for e in events if not e.gone]
     if len(known) < len(events) and not is_watched(describe_from_now_on):
         watch(describe_from_now_on)

@@ -104,7 +104,8 @@ def group(events: Iterable[Event]) -> list[Group]:
             starts = jitted.setdefault(event.function.key(), event) is event
             key = event.function.key(), starts
         elif outermost.failed:
-            key = outermost.function.key(), line_of(outermost), "failed"
+            how = "interrupted" if outermost.interrupted else "failed"
+            key = outermost.function.key(), line_of(outermost), how
         else:
             own = functions.setdefault(_key(outermost), {})
             own.setdefault(outermost.number, []).append(event)

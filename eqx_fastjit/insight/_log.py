@@ -58,7 +58,8 @@ def log_line(event: Event) -> str:
     """A compilation in a line."""
     name = title_of(event.function)
     if event.failed:
-        text = f"tracing {name} failed after {show_seconds(event.trace)}"
+        ended = "was interrupted" if event.interrupted else "failed"
+        text = f"tracing {name} {ended} after {show_seconds(event.trace)}"
     else:
         again = "" if is_first(event) or event.is_outside else " again"
         ahead = " ahead of time" if event.ahead else ""

@@ -8,8 +8,7 @@ from ._attributes import fields_of, inner_of
 from ._describe import Cause, Leaf
 from ._events import Event
 from ._groups import Group
-from ._programs import follows
-from ._roots import argument_of, parent, Root
+from ._roots import argument_of, is_number, parent, Root
 from ._source import edit_to_array, made_by
 from ._why import line_of, show_placement
 from ._words import listed, plural, show_place
@@ -45,7 +44,6 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     here = f"the later call, at {show_place((frames[1] or (None,))[0])}"
     there = f"the earlier call, at {show_place((frames[0] or (None,))[0])}"
     shown, sizes = _leaves(root, path), [*root.sizes] or [0]
-    others = [f"`{x}`" for x in fields_of(root)[1:]]
     facts = {
         "leaf": path,
         "object": root.path,
@@ -65,10 +63,9 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
         "begins": _begins(root),
         "evidence": _evidence(root, path),
-        "also": f" So do {listed(others, 3)}." if others else "",
         "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
     }
-    facts |= _edit(root, event, frames[is_odd], old, new)
+    facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
     facts |= _optimiser(root, event) | _placement(root) | _closure(root)
     return facts
 
@@ -83,9 +80,9 @@ def _change(root: Root, line: Place | None) -> tuple[int, int]:
 
 def _evidence(root: Root, path: str) -> str:
     """Whether the number could be an array."""
-    if follows(root) != "literals":
+    if root.follows != "literals":
         return _DOUBT.format(leaf=path)
-    return " Only numbers differ between its traces: it can be an array."
+    return " Only numbers differ between the traces: an array is safe."
 
 
 # By the type of what wraps.
@@ -164,6 +161,20 @@ def _edit(
     others = [f"`{x}`" for x in root.paths[1:]]
     same = f"The same goes for {listed(others, 3)}. " if others else ""
     return {"code": code, "edit": text + same}
+
+
+def _configuration(root: Root) -> dict[str, str]:
+    """The fields of a static object, and which of them can be arrays."""
+    changes = {x: root.table.leaves(x) for x in fields_of(root) or root.paths}
+    numbers = [k for k, v in changes.items() if all(map(is_number, filter(None, v)))]
+    others = [f"`{x}`" for x in changes if x not in numbers]
+    shown = (f"`{k}` is {listed(map(str, v))}" for k, v in changes.items())
+    return {
+        "each": listed((f"`{x}`" for x in changes), 8),
+        "changes": "; ".join(list(shown)[:8]),
+        "arrays": listed((f"`jnp.asarray({x})`" for x in numbers), 8),
+        "fixed": f" Keep {listed(others)} the same." if others else "",
+    }
 
 
 def _optimiser(root: Root, event: Event) -> dict[str, str]:

@@ -1,38 +1,56 @@
-"""Whether a number that is static could be an array, by the traces that were made.
+"""What traces tell of what changes: whether a number that is static could be an array.
 
 Traces that are equal but for literals do not depend on the number otherwise. If shapes
-or the number of operations follow it, it has to stay static.
+or the number of operations follow it, it has to stay static. And what a call is given
+is carried from call to call if the one before has returned an array of that shape.
 """
 
+import collections
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from eqx_fastjit import _facts
 from eqx_fastjit._blocking import jaxprs_in, opened
+from eqx_fastjit._texts import show_array
 
 from ._equations import trace_of
 from ._events import Event
-from ._roots import Root
 
 
-# What a digest has: operations and the shapes of what they compute; their options, and
-# what is passed from one to another; literals. Each has what is before, too.
-_SHAPES, _OPTIONS, _LITERALS = range(3)
+# Digests: of operations and the shapes of what they compute; with their options, and
+# what is passed from one to another; and with literals. Then what is returned.
+_SHAPES, _OPTIONS, _LITERALS, _RESULTS = range(4)
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Values of arrays that are compared; of larger ones only which they are.
 _MOST_VALUES = 64
 
 
-def program_of(event: Event) -> tuple[str, ...]:
-    """Digests of what has just been compiled; empty if it is not known."""
+def program_of(event: Event, specialization: Any = None) -> tuple[str, ...]:
+    """What was traced, in digests; empty if it is not known.
+
+    By default, of what has just been compiled.
+    """
     try:
-        traced = trace_of(event) if event.compile else None
+        traced = trace_of(event, specialization) if event.compile else None
         return () if traced is None else _Digest().of(traced.jaxpr)
     except Exception:  # of an option of another library's primitive, say
         return ()
+
+
+def add_programs(events: Sequence[Event]) -> None:
+    """Add to events of this process what was traced, if it is kept."""
+    known = {fact.number: fact for fact in tuple(_facts.history)}
+    times = collections.Counter(e.function.key() for e in events)
+    for e in events:
+        if not e.program and e.number in known and times[e.function.key()] > 1:
+            specialization = known[e.number].specialization()
+            if specialization is not None:
+                e.program = program_of(e, specialization)
 
 
 class _Digest:
@@ -44,7 +62,9 @@ class _Digest:
 
     def of(self, jaxpr: Any) -> tuple[str, ...]:
         self._read(jaxpr)
-        return tuple(x.hexdigest() for x in self._hashes)
+        avals = [v.aval for v in opened(jaxpr).outvars if hasattr(v.aval, "dtype")]
+        results = ";".join({show_array(x.shape, str(x.dtype)): 0 for x in avals})
+        return (*(x.hexdigest() for x in self._hashes), results)
 
     def _add(self, level: int, text: str) -> None:
         for x in self._hashes[level:]:
@@ -94,29 +114,23 @@ def _has(option: Any, jaxprs: list[Any]) -> bool:
     return any(x is y for x in options for y in jaxprs)
 
 
-def follows(root: Root) -> str:
-    """What follows a static that changes, by the traces.
+def results_of(event: Event | None) -> set[str]:
+    """The arrays that it returns, in words; empty if they are not known."""
+    program = () if event is None else event.program
+    return {*"".join(program[_RESULTS:]).split(";")} - {""}
 
-    **Returns:** "nothing", "literals", "shapes", or "" if it is not known.
+
+def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
+    """In what the traces of pairs of events differ.
+
+    **Returns:** "nothing", "literals", "options", "shapes", or "" if it is not known.
     """
-    rows = root.table.rows
-    rest = root.table.without(root.columns)
-    programs = [row.event.program if row.event else () for row in rows]
-    pairs = [(rest[i], i) for i in range(len(rows)) if root.ids[i] != root.ids[rest[i]]]
-    # Where other objects differ each time, equal programs are an answer, too.
-    columns = root.table.columns
-    alike = root.table.classes(
-        x for x in columns if x.aspect not in ("value", "function")
-    )
-    others = pairs or [
-        (alike[i], i) for i in range(len(rows)) if root.ids[i] != root.ids[alike[i]]
-    ]
-    found = [
-        [a == b for a, b in zip(programs[i], programs[k], strict=False)]
-        for i, k in others
-    ]
-    if not found or not all(found):
-        return ""
-    if all(x[_OPTIONS] for x in found):
-        return "nothing" if all(x[_LITERALS] for x in found) else "literals"
-    return "shapes" if pairs and not all(x[_SHAPES] for x in found) else ""
+    found: list[list[bool]] = []
+    for pair in pairs:
+        programs = [x.program if x is not None else () for x in pair]
+        if not all(programs):
+            return ""
+        found.append([a == b for a, b in zip(*programs, strict=True)])
+    levels = {"nothing": _LITERALS, "literals": _OPTIONS, "options": _SHAPES}
+    alike = (name for name, k in levels.items() if all(x[k] for x in found))
+    return next(alike, "shapes") if found else ""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ._describe import Cause, is_below, Leaf
+from ._programs import difference_of, results_of
 from ._savings import Column, Partition, Table
 
 
@@ -27,6 +28,9 @@ _ASPECTS = {
     "function": Cause.NEW_FUNCTION,
     "again": Cause.CONFIGURATION,
 }
+
+# Lengths, one more each time, that are no growth yet.
+_FEW = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,17 +97,68 @@ class Root:
         found = list(dict.fromkeys(lengths.pop()))
         return list(map(int, found)) if all(map(str.isdecimal, found)) else []
 
-    @property
+    @functools.cached_property
     def is_growing(self) -> bool:
-        """Whether it is a buffer, say, that becomes longer in equal steps."""
+        """Whether it is a buffer, say, that becomes longer from call to call."""
         steps = {b - a for a, b in itertools.pairwise(self.sizes)}
-        # A few others may be lengths that are wanted.
-        least = 2 if self.sizes[:1] <= [1] else 3
-        return len(steps) == 1 and min(steps) > 0 and len(self.sizes) > least
+        if not steps or min(steps) <= 0:
+            return False
+        # Without a trace that tells, a few lengths may be those that are wanted.
+        return self.is_carried or (steps == {1} and len(self.sizes) > _FEW)
+
+    @functools.cached_property
+    def is_carried(self) -> bool:
+        """Whether what it becomes was returned by the call before, by the traces."""
+        found: list[bool] = []
+        for i in range(1, len(self.ids)):
+            before, row = self.table.rows[i - 1 : i + 1]
+            if self.ids[i] == i and (results := results_of(before.event)):
+                arrays = {
+                    leaf.text
+                    for path, leaf in row.leaves.items()
+                    if leaf.kind == "array" and leaf != before.leaves.get(path)
+                    if any(path == x or is_below(path, x) for x in self.paths)
+                }
+                found.append(bool(arrays) and arrays <= results)
+        return bool(found) and all(found)
+
+    @property
+    def is_field(self) -> bool:
+        """Whether these are numbers in a static object, such as a configuration."""
+        leaves = [x for path in self.paths for x in self.table.leaves(path)]
+        return all(x is not None and x.of and is_number(x) for x in leaves)
+
+    @functools.cached_property
+    def follows(self) -> str:
+        """What follows a static that changes, by the traces.
+
+        "nothing", "literals", "shapes", or "" if it is not known.
+        """
+        table, n = self.table, range(len(self.ids))
+        rest = table.without(self.columns)
+        pairs = [(rest[i], i) for i in n if self.ids[i] != self.ids[rest[i]]]
+        # Where other objects differ each time, equal programs are an answer, too.
+        same = (x for x in table.columns if x.aspect not in ("value", "function"))
+        alike = table.classes(same)
+        others = [(alike[i], i) for i in n if self.ids[i] != self.ids[alike[i]]]
+        events = [
+            (table.rows[i].event, table.rows[k].event) for i, k in pairs or others
+        ]
+        found = difference_of(events)
+        is_told = found in ("nothing", "literals") or (pairs and found == "shapes")
+        return found if is_told else ""
 
     def has_all(self, paths: Iterable[str]) -> bool:
         """Whether all these paths are in it."""
         return all(any(x == y or is_below(x, y) for y in self.paths) for x in paths)
+
+
+NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
+
+
+def is_number(leaf: Leaf) -> bool:
+    """Whether a static is a number, and no flag."""
+    return leaf.type != "bool" and bool(NUMBER.fullmatch(leaf.type))
 
 
 def common(paths: list[str]) -> str:
@@ -188,9 +243,16 @@ def _root(
 
 
 def _joined(roots: list[Root]) -> Iterator[Root]:
-    """With a structure, and what grows inside it, as one root."""
+    """With a structure, and what grows inside it, as one root.
+
+    And numbers that are fields of one static object, such as a configuration.
+    """
     rest = [x for x in roots if x.cause is Cause.STRUCTURE and not x.is_model]
+    numbers: dict[str, list[Root]] = {}
     for root in roots:
+        if root.is_field and root.follows not in ("nothing", "shapes"):
+            numbers.setdefault(parent(root.leaf), []).append(root)
+            continue
         around = [x for x in rest if root.is_growing and x.has_all(root.paths)]
         if around:
             rest.remove(around[0])
@@ -198,6 +260,13 @@ def _joined(roots: list[Root]) -> Iterator[Root]:
             root = dataclasses.replace(root, copies=copies)
         if root.cause is not Cause.STRUCTURE or root.is_model:
             yield root
+    for own in numbers.values():
+        yield Root(
+            own[0].table,
+            Cause.STATIC,
+            own=tuple(itertools.chain(*(x.own for x in own))),
+            copies=tuple(itertools.chain(*(x.copies for x in own))),
+        )
     yield from rest
 
 

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ._describe import Leaf
+from ._describe import is_below, Leaf
 from ._events import Event
 
 
@@ -54,6 +54,14 @@ def partition(values: Iterable[Any]) -> Partition:
     """Which of some values are equal."""
     first: dict[Any, int] = {}
     return tuple(first.setdefault(value, i) for i, value in enumerate(values))
+
+
+# Statics of which an edit changes no part, but the whole.
+_WHOLES = ("function", "partial", "PjitFunction", "list", "dict", "set", "tuple")
+
+
+def _has_fields(leaf: Leaf) -> bool:
+    return leaf.kind == "static" and leaf.type.rpartition(".")[2] not in _WHOLES
 
 
 def _cells(leaf: Leaf) -> dict[Column, Any]:
@@ -97,14 +105,43 @@ class Table:
         return {path: None for path in order if path in found}
 
     @functools.cached_property
+    def _told(self) -> set[str]:
+        """The leaves that are no parts of others which are told.
+
+        A static object, such as a configuration, is told by those of its fields that
+        differ, if these are all that makes it another one.
+        """
+        told: set[str] = set()
+        fields: dict[str, list[str]] = collections.defaultdict(list)
+        for path in self.varying:
+            leaf = self.leaf(path)
+            if leaf is not None and leaf.of:
+                owner = next((x for x in fields if is_below(path, x)), "")
+                fields[owner].append(path)
+            else:
+                fields[path] = []
+                told.add(path)
+        for path, inside in fields.items():
+            own = [x for x in inside if (y := self.leaf(x)) and y.of not in _WHOLES]
+            own = [x for x in own if not any(is_below(y, x) for y in own)]
+            leaves = self.leaves(path)
+            if not own or not all(map(_has_fields, filter(None, leaves))):
+                continue
+            values = zip(*map(self.leaves, own), strict=True)
+            if partition(values) == partition(leaves):
+                told.remove(path)
+                told.update(own)
+        return told
+
+    @functools.cached_property
     def _cells(self) -> dict[Column, tuple[Any, ...]]:
         """The value of each column in each row."""
         cells = [
             {
                 column: value
                 for path in self.varying
-                # A field of a static matters by what that is as a whole.
-                if (leaf := row.leaves.get(path)) is not None and not leaf.of
+                if path in self._told
+                if (leaf := row.leaves.get(path)) is not None
                 for column, value in _cells(leaf).items()
             }
             for row in self.rows

@@ -47,7 +47,7 @@ def is_first(event: Event) -> bool:
 def cause_of(event: Event) -> str:
     """The cause in a word or two."""
     if event.failed:
-        return "failed"
+        return "interrupted" if event.interrupted else "failed"
     return OUTSIDE if event.is_outside else event.cause.value
 
 

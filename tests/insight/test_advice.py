@@ -30,6 +30,7 @@ X = np.linspace(0, 1, 6, dtype=np.float32)
 class Config:
     rate: float
     mode: str = "a"
+    shift: int = 0
 
 
 class Plain:
@@ -67,6 +68,40 @@ def configuration(jit):
         [g(kept, jnp.asarray(r), X) for r in rates],
         (f, g),
     )
+
+
+@case("static", "number of a configuration", "several fields")
+def configuration_of_several_numbers(jit):
+    f = jit(lambda c, x: x * c.rate + c.shift)
+    g = jit(lambda c, rate, shift, x: x * rate + shift)
+    kept = Config(0.0)
+    pairs = [(0.1, 0), (0.2, 0), (0.3, 1)]
+    return (
+        [f(Config(rate, shift=shift), X) for rate, shift in pairs],
+        [g(kept, jnp.asarray(rate), jnp.asarray(shift), X) for rate, shift in pairs],
+        (f, g),
+    )
+
+
+@case("structure", "initial value")
+def initial_value(jit):
+    f = jit(lambda total, x: x if total is None else total + x)
+    g = jit(lambda total, x: total + x)
+    total, mended = None, np.zeros(6, np.float32)
+    for _ in range(3):
+        total, mended = f(total, X), g(mended, X)
+    return [total], [mended], (f, g)
+
+
+@case("shape", "buffer")
+def buffer(jit):
+    f = jit(lambda found, x: jnp.concatenate([found, x, x]))
+    g = jit(lambda found, i, x: found.at[i].set(x).at[i + 1].set(x))
+    found, mended = X[:1], np.zeros(7, np.float32)
+    mended[0] = X[0]
+    for i in range(3):
+        found, mended = f(found, X[:1]), g(mended, np.int32(2 * i + 1), X[0])
+    return [found], [mended], (f, g)
 
 
 @case("static", "number and array")
@@ -213,7 +248,7 @@ def one_dtype(jit):
     return [f(half), f(X)], [g(half.astype(np.float32)), g(X)], (f, g)
 
 
-@case("static", "static")
+@case("static", "unused")
 def one_value(jit):
     f = jit(lambda x, flag: x + 1)
     g = jit(lambda x, flag: x + 1)
@@ -296,6 +331,24 @@ def kinds_of_numbers(jit):
         f(X, max(0, (epoch - 2) / 10))
 
 
+def a_flag_of_a_configuration(jit):
+    f = jit(lambda c, x: x * c.rate if c.mode == "a" else x - c.rate)
+    for i in range(4):
+        f(Config(0.1 * i, "ab"[i // 2]), X)
+
+
+def an_optional_mask(jit):
+    f = jit(lambda x, mask: x if mask is None else jnp.where(mask, x, 0))
+    for mask in (None, X > 0):
+        f(X, mask)
+
+
+def batches_of_equal_steps(jit):
+    f = jit(lambda x: x.sum())
+    for n in (10, 20, 30, 40):
+        f(np.ones(n))
+
+
 def evaluation(jit):
     f = jit(lambda batch: batch["x"].mean())
     f({"x": np.ones((32, 4))})
@@ -371,9 +424,13 @@ OPT = optax.sgd(0.1, 0.9)
 # By program: what makes it compile, with its counts; and the compilations that are
 # spared if all is mended.
 SEVERAL = {
-    sweep: ({"`opt` made again": 2, "`model.config` made again": 2}, 1),
+    sweep: ({"`opt` made again": 2, "`model.config.rate`, static in a Config": 2}, 1),
     cache: ({"number `i`": 4, "`cache` grows, 1 to 4": 4}, 4),
     kinds_of_numbers: ({"number `beta`": 2}, 2),
+    # Each mode has to be compiled.
+    a_flag_of_a_configuration: ({"`c.rate`, static in a Config": 3}, 2),
+    an_optional_mask: ({}, 0),
+    batches_of_equal_steps: ({"`x` has 4 shapes": 3}, 3),
     evaluation: (
         {"a batch of 5 after those of 32": 1, "structure of `batch`": 1},
         2,

@@ -60,10 +60,10 @@ CASES = {
     ),
     "structure": Expected(
         "structure",
-        "optional",
+        "initial value",
         "total",
         {"accumulate": 1},
-        "`None` in some calls and not in others: None, dict of 2",
+        "which return what others are given for it: None, dict of 2",
         "zeros for a sum",
     ),
     "shape": Expected(
