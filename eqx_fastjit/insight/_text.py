@@ -7,6 +7,7 @@ known of each comes below, as far as there is room, and each general text once.
 import io
 import itertools
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
@@ -25,8 +26,9 @@ from ._words import plural, show_place, show_seconds
 
 # Lines of a report, unless it is `verbose`.
 _LINES = 60
-# Rows of the table of functions, and of findings.
+# Rows of the table of findings, and its columns without the last one.
 _ROWS = 10
+_OTHER_COLUMNS = 60
 
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
@@ -36,7 +38,7 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     console = Console(
         file=stream, highlight=False, force_jupyter=False, force_terminal=plain
     )
-    blocks = [list(x) for x in _top(report, verbose)]
+    blocks = [list(x) for x in _top(report, verbose, console.width)]
     end = [Text(note, "dim") for note in (*report.run.notes, footer(report))]
     room = _LINES - sum(_height(console, x) for x in (*blocks, end))
     said: dict[str, int] = {}
@@ -74,14 +76,14 @@ def _height(console: Console, parts: Sequence[Any]) -> int:
     return probe.file.getvalue().count("\n")  # pyright: ignore
 
 
-def _top(report: Report, verbose: bool) -> Iterator[Iterator[Any]]:
+def _top(report: Report, verbose: bool, columns: int) -> Iterator[Iterator[Any]]:
     style = "bold" if report.findings else "bold green"
     yield iter(("", Text(f"eqx-fastjit doctor: {report.run.program}", style)))
     yield iter((Text(headline(report), style), _indented(_time(report, verbose))))
     if report.run.device is not None:
         yield iter([_indented(Text(str(report.run.device)))])
     if report.rows:
-        yield iter(("", _rows(report, verbose)))
+        yield iter(("", _rows(report, verbose, columns)))
 
 
 def _time(report: Report, verbose: bool) -> Table:
@@ -101,22 +103,25 @@ def _time(report: Report, verbose: bool) -> Table:
 # --- rows -----------------------------------------------------------------------------
 
 
-def _rows(report: Report, verbose: bool) -> Table:
+def _rows(report: Report, verbose: bool, columns: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
     for name in ("", "saves", ""):
         table.add_column(name, justify="right", no_wrap=True)
+    # No name is broken, but in a terminal that has no room for it.
+    has_room = columns >= _OTHER_COLUMNS
     table.add_column("what", overflow="fold")
-    table.add_column("line", overflow="fold")
-    table.add_column("edit", overflow="fold")
+    table.add_column("line", overflow="fold", no_wrap=has_room)
+    table.add_column("edit", overflow="fold", no_wrap=has_room)
+    width = max(columns - _OTHER_COLUMNS, 1) if has_room else columns
     shown = report.rows if verbose else report.rows[:_ROWS]
     for i, finding in enumerate(shown, 1):
-        _add(table, f"{i}", finding)
+        _add(table, f"{i}", finding, width)
     rest = len(report.rows) - len(shown)
     table.caption = f"and {rest} more: --verbose" if rest else None
     return table
 
 
-def _add(table: Table, number: str, finding: Finding) -> None:
+def _add(table: Table, number: str, finding: Finding, width: int) -> None:
     """The row of a finding, and one for each of its parts."""
     saves = show_seconds(finding.saves)
     if not finding.saves:  # the price of something, or it makes results wrong
@@ -127,16 +132,17 @@ def _add(table: Table, number: str, finding: Finding) -> None:
     what = finding.what if is_plain else f"{functions}: {len(finding.parts)} causes"
     what = Text(_plain(what), "bold")
     place = os.path.basename(show_place(finding.line)) if finding.line else ""
-    edit = Text(_plain(finding.edit) if is_plain else "", "green")
+    edit = Text(_plain(finding.edit, width) if is_plain else "", "green")
     table.add_row(number, saves, count, what, place, edit)
     for part in finding.parts:
-        edit = Text(_plain(part.edit) or "-", "green" if part.edit else "dim")
+        edit = Text(_plain(part.edit, width) or "-", "green" if part.edit else "dim")
         what = Text(f"  {_plain(part.what)}")
         table.add_row("", "", f"{part.count}x", what, "", edit)
 
 
-def _plain(text: str) -> str:
-    return text.replace("`", "")
+def _plain(text: str, width: int = 0) -> str:
+    text = text.replace("`", "")
+    return textwrap.fill(text, width, break_long_words=False) if width else text
 
 
 # --- details --------------------------------------------------------------------------

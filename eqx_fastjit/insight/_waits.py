@@ -23,9 +23,10 @@ from typing import Any, Self
 
 import jax
 
-from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._blocking import has_host_callbacks, RESULTS
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._function import Function
 
 from ._causes import Finding, make_finding
 from ._equations import trace_of
@@ -34,10 +35,12 @@ from ._private import hook_waits
 from ._words import listed, show_place, show_seconds
 
 
-# What waits if a jitted call does not return before its result is ready: because of a
-# host callback; or else of large NumPy arguments, or under `equinox.filter_jit`.
+# What waits if a jitted call does not return before its result is ready. The first two
+# wait in any case, and the last one only unless it is asynchronous.
 CALLBACK = "a jitted call with a host callback"
+HAS_TO_BLOCK = "a jitted call with large NumPy arrays, or on several CPU devices"
 JITTED_CALL = "a jitted call that blocks"
+_CALLS = (CALLBACK, HAS_TO_BLOCK, JITTED_CALL)
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
 _MAX_EXPRESSION = 60
@@ -60,7 +63,7 @@ class Wait:
     reads: int = 0
 
     def __str__(self) -> str:
-        code = self.what if self.what in (CALLBACK, JITTED_CALL) else f"`{self.what}`"
+        code = self.what if self.what in _CALLS else f"`{self.what}`"
         return f"{code} at {show_place(self.place)}"
 
     def cost(self) -> str:
@@ -146,10 +149,12 @@ class Waits(contextlib.ExitStack):
 
     def _note(self, seconds: float, ended: float, kind: str) -> None:
         # The innermost frame of the program itself, and the function that it called.
-        frame, called = sys._getframe(1), ""
+        frame, called, blocks = sys._getframe(1), "", JITTED_CALL
         while not _is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
+            if frame.f_code is Function.finished.__code__ and _has_to(frame.f_locals):
+                blocks = HAS_TO_BLOCK
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
@@ -158,15 +163,20 @@ class Waits(contextlib.ExitStack):
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             specialization = engine_module().active()
             flat = None if specialization is None else specialization.flat
-            what = CALLBACK if flat in self._calling_back else JITTED_CALL
+            what = CALLBACK if flat in self._calling_back else blocks
         has_waited = seconds >= _SHORTEST
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
             wait.count += has_waited
             wait.seconds += has_waited * seconds
-        if has_waited and what != CALLBACK:
+        if has_waited and what not in (CALLBACK, HAS_TO_BLOCK):
             self._noticed(seconds, ended)
+
+
+def _has_to(call: dict[str, Any]) -> bool:
+    """Whether a call waits for its results in any case, by what the engine knows."""
+    return call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS > 0
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
@@ -195,21 +205,22 @@ def _expression_at(code: CodeType, instruction: int) -> str:
 
 def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
     """What the program waits for without need, if it could save any seconds."""
-    found = [wait for wait in waits if wait.what != CALLBACK and wait.count]
+    stays = (CALLBACK, HAS_TO_BLOCK)
+    found = [wait for wait in waits if wait.what not in stays and wait.count]
     if not found or saves <= 0:
         return None
     first, *others = sorted(found, key=lambda wait: -wait.seconds)
-    often = [x for x in waits if x.what not in (CALLBACK, JITTED_CALL)]
+    often = [x for x in waits if x.what not in _CALLS]
     often = [str(x) for x in often if x.reads >= _OFTEN * first.reads]
     blocks = first.what == JITTED_CALL
     seconds = sum(wait.seconds for wait in found)
-    stays = first.seconds * max(0.0, 1 - saves / seconds) / first.count
+    each = first.seconds * max(0.0, 1 - saves / seconds) / first.count
     facts = {
         "wait": first,
         "what": "calls that block" if blocks else f"`{first.what}` waits",
         "cost": first.cost(),
         "others": "".join(f", {x} {x.cost()}" for x in others[:_MOST_OTHERS]),
-        "stays": show_seconds(stays),
+        "stays": show_seconds(each),
         "saves": show_seconds(saves),
         # A call that does not block leaves the waiting to what reads its results.
         "reads": f", and read {listed(often, 2)} every 100 steps" if often else "",

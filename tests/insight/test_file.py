@@ -3,6 +3,7 @@
 Promise 39 of docs/reliability.md.
 """
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import pytest
 
 from eqx_fastjit.insight._compare import compare_runs
 from eqx_fastjit.insight._file import FileError, read, VERSION
+from eqx_fastjit.insight._report import make_report
+from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._why import arguments_of
 from tests.support.commands import command, ROOT
 from tests.support.programs import PROGRAMS
@@ -144,6 +147,18 @@ def test_a_report_on_a_file(files):
     assert "step (" in ended.stderr and "1 static" in ended.stderr
     assert "has not ended, or it was killed" in ended.stderr
     assert command("doctor", "missing.jsonl", code=2).stderr.startswith("eqx-fastjit: ")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_name_is_broken_in_a_terminal(columns, monkeypatch):
+    """Neither in what to edit nor in a line."""
+    monkeypatch.setenv("COLUMNS", f"{columns}")
+    out = io.StringIO()
+    run = read(str(ROOT / "benchmarks" / "results" / "faulty_train.jsonl"))
+    write_text(make_report(run), out)
+    rows = out.getvalue().partition("saves")[2].partition("\n\n")[0]
+    assert "JAX_COMPILATION_CACHE_DIR" in rows and "faulty_train.py:64" in rows
+    assert max(map(len, out.getvalue().splitlines())) <= columns
 
 
 def test_what_is_new_in_a_run(files, tmp_path):

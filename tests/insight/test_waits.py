@@ -139,7 +139,27 @@ def test_a_jitted_call_that_blocks_is_said_to(jit, f, what):
     f, x = jit(f), jnp.ones(())
     found = dict(waits_in(lambda: [f(x) for _ in range(3)]))
     assert found[what] == 3
-    assert len({_waits.CALLBACK, _waits.JITTED_CALL} & found.keys()) == 1
+    assert len({*_waits._CALLS} & found.keys()) == 1
+
+
+def _on_two_devices():
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
+    return jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P("d")))
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda: np.ones(1 << 18), _on_two_devices], ids=["NumPy", "two devices"]
+)
+def test_a_call_that_blocks_in_any_case_is_no_finding(make, asynchronous):
+    """As `--async` would not change it."""
+    f, x = filter_jit(lambda x: x + 1, asynchronous=asynchronous), make()
+    with Waits() as waits:
+        for _ in range(3):
+            f(x)
+    found = waits.found()
+    assert [(x.what, x.count) for x in found] == [(_waits.HAS_TO_BLOCK, 3)]
+    assert _waits.finding_of_waits(found, 1.0) is None
 
 
 def test_looking_for_callbacks_disturbs_no_event():
