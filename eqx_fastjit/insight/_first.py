@@ -16,7 +16,7 @@ from eqx_fastjit._engine import engine_module
 
 from ._causes import Finding, make_finding
 from ._constants import Constant, find_constants
-from ._equations import read_jaxpr, trace_of
+from ._equations import Equation, read_jaxpr, trace_of
 from ._events import Event
 from ._file import Run
 from ._loops import find_loops, UnrolledLoop
@@ -39,8 +39,9 @@ _USUAL = 4.0
 class Look(NamedTuple):
     """What is to be seen in a trace."""
 
-    # Whether it calls back into Python.
+    # Whether it calls back into Python; and by more than the checks of Equinox.
     calls_back: bool = False
+    has_own_callbacks: bool = False
     equations: int = 0
     constants: tuple[Constant, ...] = ()
     # The largest unrolled loop that a `scan` could have.
@@ -51,21 +52,34 @@ class Look(NamedTuple):
 
 def look(event: Event, calls_back: bool) -> Look:
     """Look at what has just been compiled."""
-    out = Look(calls_back)
+    out = Look(calls_back, has_own_callbacks=calls_back)
     # Values of the program's, with attributes of any kind, are looked at.
     with contextlib.suppress(Exception):
         if is_operation(event):
             return Look(operation=operation())
-        if event.seconds < LEAST_SECONDS or event.cached:
+        is_long = event.seconds >= LEAST_SECONDS and not event.cached
+        if not (is_long or calls_back) or (traced := trace_of(event)) is None:
             return out
-        if (traced := trace_of(event)) is not None:
-            scope = read_jaxpr(traced.jaxpr)
+        scope = read_jaxpr(traced.jaxpr)
+        own = any(_is_own_callback(e) for x in scope.distinct() for e in x.equations)
+        out = Look(calls_back, own)
+        if is_long:
             source = engine_module().active().flat.source
             found = find_constants(scope, source and source())
             large = [x for x in found if x.bytes >= _LARGE or x.seconds > LEAST_SECONDS]
             uniform = (x for x in find_loops(scope) if x.uniform)
-            out = Look(calls_back, scope.size, tuple(large), next(uniform, None))
+            loop = next(uniform, None)
+            out = Look(calls_back, own, scope.size, tuple(large), loop)
     return out
+
+
+def _is_own_callback(equation: Equation) -> bool:
+    """Whether an equation calls a function that is not Equinox's."""
+    if "callback" not in equation.name and "debug" not in equation.name:
+        return False
+    function = equation.jax.params.get("callback")
+    function = getattr(function, "callback_func", function)
+    return not getattr(function, "__module__", "").startswith("equinox.")
 
 
 def constant_findings(
@@ -155,44 +169,86 @@ def _before_xla(event: Event) -> float:
     return max(0.0, event.trace - event.nested) + event.lower
 
 
-def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
-    """The unrolled loops, each once, with what `scan` would save of all compilations.
+def helps(
+    run: Run, events: Sequence[Event], limit: float, has_others: bool
+) -> list[Finding]:
+    """What would spare these compilations, of which no other row tells.
+
+    **Arguments:**
+
+    - `limit`: the seconds from which it is worth a row.
+    - `has_others`: whether there are rows of what has to be compiled.
+    """
+    # What `scan` does not save, XLA has to compile.
+    left = {e: e.compile for e in events if e.compile and not e.cached}
+    found: list[Finding] = []
+    for loop, saved in _loops(run, events):
+        if loop.saves >= limit:
+            found.append(loop)
+            for event in left.keys() & saved.keys():
+                left[event] -= saved[event] * event.compile / event.seconds
+    found += _cache_helps(run, left, has_others)
+    return [x for x in found if x.saves >= limit]
+
+
+def _loops(
+    run: Run, events: Sequence[Event]
+) -> Iterator[tuple[Finding, dict[Event, float]]]:
+    """The unrolled loops, each once, with what `scan` would save of each compilation.
 
     That is by the number of equations, without what constants and any program cost.
     """
     alone = [e.seconds for e in run.events if e.compile and is_operation(e)]
     least = statistics.median(alone) if alone else 0.0
-    by_place: dict[Any, list[tuple[Event, Look, UnrolledLoop]]] = {}
-    for event in remaining:
-        found = _look_at(run, event)
-        if (loop := found.loop) is not None:
-            by_place.setdefault(loop.place, []).append((event, found, loop))
-    for place, all_found in by_place.items():
-        saved = sum(
-            max(0.0, event.seconds - _by_constants(run, event) - least)
-            * (loop.equations - loop.scan_equations)
-            / found.equations
-            for event, found, loop in all_found
-        )
-        _, found, loop = max(all_found, key=lambda x: x[2].equations)
-        functions = collections.Counter(name_of(e.function) for e, *_ in all_found)
+    by_place: dict[Any, list[Event]] = {}
+    for event in events:
+        if (loop := _look_at(run, event).loop) is not None:
+            by_place.setdefault(loop.place, []).append(event)
+    for place, unrolled in by_place.items():
+        looks = {event: _look_at(run, event) for event in unrolled}
+        saved = {
+            event: max(0.0, event.seconds - _by_constants(run, event) - least)
+            * (look.loop.equations - look.loop.scan_equations)
+            / look.equations
+            for event, look in looks.items()
+            if look.loop is not None
+        }
+        look = max(looks.values(), key=lambda x: x.equations)
+        functions = collections.Counter(name_of(e.function) for e in unrolled)
+        assert look.loop is not None
         facts = {
-            "loop": loop,
+            "loop": look.loop,
             "place": show_place(place),
             "functions": listed(f"`{name}`" for name in functions),
-            "total": found.equations,
-            "differ": _differ(loop),
-            "xs": _scanned(loop),
+            "total": look.equations,
+            "differ": _differ(look.loop),
+            "xs": _scanned(look.loop),
+            "stack": _STACK if look.loop.layered else "",
         }
-        yield make_finding(
-            "scan",
-            facts,
-            seconds=sum(e.seconds for e, *_ in all_found),
-            saves=saved,
-            line=place,
-            count=len(all_found),
-            functions=dict(functions),
+        total = sum(saved.values())
+        yield (
+            make_finding(
+                "scan",
+                facts,
+                seconds=total,
+                saves=total,
+                line=place,
+                count=len(unrolled),
+                functions=dict(functions),
+            ),
+            saved,
         )
+
+
+# With the layers as they are, so that results are the same.
+_STACK = (
+    " Before it, `parts = [eqx.partition(x, eqx.is_array) for x in layers]`, "
+    "`arrays, rest = zip(*parts)` and "
+    "`xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)`, where `layers` is the "
+    "list; in `body(x, arrays)`, the layer is `eqx.combine(arrays, rest[0])`. (The "
+    "layers may differ in their arrays only. To have them stacked from the beginning, "
+    "make them by `eqx.filter_vmap` over their keys.)"
+)
 
 
 def _differ(loop: UnrolledLoop) -> str:
@@ -202,41 +258,47 @@ def _differ(loop: UnrolledLoop) -> str:
 
 def _scanned(loop: UnrolledLoop) -> str:
     """What the iterations of a loop do not share."""
-    stacked = (
-        "the layers' arrays, stacked (`eqx.filter_vmap` over their keys makes them)"
-    )
-    parts = [stacked] * loop.layered
+    parts = ["the layers' arrays, stacked"] * loop.layered
     parts += ["an array of the numbers that differ"] * bool(loop.numbers)
     parts += ["the array that it takes parts of"] * loop.indexed
     return f"{' and '.join(parts)} as `xs`" if parts else "`xs=None, length=n`"
 
 
-def cache_helps(run: Run) -> Iterator[Finding]:
+def _cache_helps(
+    run: Run, left: dict[Event, float], has_others: bool
+) -> Iterator[Finding]:
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
-    compiled = [e for e in run.events if e.compile and not e.cached]
-    refused = [e for e in compiled if _look_at(run, e).calls_back]
-    if keeps_callbacks():
-        refused = []
+    refused = [e for e in left if _look_at(run, e).calls_back and not keeps_callbacks()]
+    kept = [e for e in left if e not in refused]
+    checked = [e for e in refused if not _look_at(run, e).has_own_callbacks]
+    others = [e for e in refused if e not in checked]
     if run.cache is None and not any(e.cached for e in run.events):
-        kept = [e for e in compiled if e not in refused]
-        yield _cache_help("persistent cache", run, kept, refused)
-    yield _cache_help("host callbacks", run, refused, refused)
+        yield _cache_help("persistent cache", run, left, kept, refused, has_others)
+    yield _cache_help("host callbacks", run, left, checked, others, has_others)
 
 
 def _cache_help(
-    cause: str, run: Run, events: list[Event], refused: list[Event]
+    cause: str,
+    run: Run,
+    left: dict[Event, float],
+    events: Sequence[Event],
+    without: Sequence[Event],
+    has_others: bool,
 ) -> Finding:
     """That a cache could keep these events."""
-    seconds = sum(e.compile for e in events)
-    saved = seconds - _READING * len(events)
-    names = listed(f"`{name_of(e.function)}`" for e in refused)
+    seconds = sum(left[e] for e in events)
+    saved = max(0.0, seconds - _READING * len(events))
+    names, others = (
+        listed(f"`{name_of(e.function)}`" for e in x) for x in (events, without)
+    )
+    refuses = f" That is without {others}, which JAX does not keep."
     facts = {
         "names": names,
         "version": jax.__version__,
         "compiling": show_seconds(seconds),
         "second": show_seconds(run.seconds - saved),
         "and_cache": "" if run.cache else " and the cache",
-        "without": f" That is without {names}, which JAX does not keep."
-        * bool(refused),
+        "without": refuses if without else "",
+        "others": " It keeps what the rows below compile, too." * has_others,
     }
     return make_finding(cause, facts, seconds=seconds, saves=saved)

@@ -112,8 +112,8 @@ class _Line(NamedTuple):
 
 def operation_findings(
     events: Iterable[Event], run: Run
-) -> tuple[list[Finding], list[Finding]]:
-    """What lines compile again and again; and, as one, all others, if there are any."""
+) -> tuple[list[Finding], list[Event]]:
+    """What lines compile again and again; and all others."""
 
     def seen(event: Event) -> Operation:
         found = run.looks.get(event.number)
@@ -133,8 +133,7 @@ def operation_findings(
             rest += found
         else:
             lines.setdefault(place, _Line(place, [])).by_name.append(found)
-    findings = [_recompiled(line, seen) for line in lines.values()]
-    return findings, [_start(rest, seen)] if rest else []
+    return [_recompiled(line, seen) for line in lines.values()], rest
 
 
 def _recompiled(line: _Line, seen: Any) -> Finding:
@@ -173,30 +172,22 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     )
 
 
-def _start(events: list[Event], seen: Any) -> Finding:
+def start_of(events: Sequence[Event]) -> Finding:
     """All that is compiled once, as a rule as a program starts."""
-    making = [e for e in events if seen(e).is_making]
     places: collections.Counter[Place | None] = collections.Counter()
     for event in events:
         places[line_of(event)] += event.seconds  # pyright: ignore
     lines = [
         f"{show_place(x)} {show_seconds(n)}" for x, n in places.most_common(3) if x
     ]
-    facts = {
-        "operations": plural(len(events), "operation"),
-        "making": f", {len(making)} of them to make models and states" * bool(making),
-        "lines": listed(lines),
-        "edit": "eqx.filter_jit(make)(key)" if making else "one function under jit",
-    }
     return make_finding(
         OUTSIDE,
-        facts,
+        {"operations": plural(len(events), "operation"), "lines": listed(lines)},
         "once",
         seconds=_seconds(events),
         line=places.most_common(1)[0][0],
         count=len(events),
         functions=dict(collections.Counter(e.function.name for e in events)),
-        gain="a part of it",
     )
 
 

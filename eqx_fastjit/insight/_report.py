@@ -11,9 +11,9 @@ from ._advice import finding_of
 from ._causes import Finding
 from ._events import Event
 from ._file import Run
-from ._first import cache_helps, constant_findings, loop_helps
+from ._first import constant_findings, helps
 from ._groups import Group, group
-from ._operations import operation_findings
+from ._operations import operation_findings, start_of
 from ._waits import finding_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import (
@@ -98,7 +98,7 @@ class Report:
     @property
     def saves(self) -> float:
         """The seconds of this run that can be saved in all."""
-        return sum(f.saves for f in self.findings)
+        return sum(f.saves for f in self.findings + self.helps)
 
 
 def headline(report: Report) -> str:
@@ -118,8 +118,7 @@ def footer(report: Report) -> str:
     """What makes a finding."""
     return (
         f"A finding saves {LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run: "
-        f"here {show_seconds(report.limit)}. Each second is in one row, and in that of "
-        "the cache."
+        f"here {show_seconds(report.limit)}. Each second is in one row."
     )
 
 
@@ -128,7 +127,7 @@ def make_report(run: Run) -> Report:
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
     operations = [e for e in run.events if is_operation(e)]
     groups = group(e for e in run.events if not is_operation(e))
-    again, start = operation_findings(operations, run)
+    again, starting = operation_findings(operations, run)
     found = {id(g): finding_of(g) for g in groups if not g.is_first}
     large = [g for g in groups if id(g) in found and found[id(g)].saves >= limit]
     small = [g for g in groups if g not in large]
@@ -136,13 +135,15 @@ def make_report(run: Run) -> Report:
     first, explained = constant_findings(run, remaining, limit)
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
-    others = [finding_of(g) for g in rest if g not in prices] + start
+    others = [finding_of(g) for g in rest if g not in prices]
     others += [x for x in again if x.saves < limit]
+    others += [start_of(starting)] if starting else []
     findings = [*first, *(found[id(g)] for g in large), *_waiting(run, limit)]
     findings += [x for x in again if x.saves >= limit]
     findings = [_with_memory(x, run) for x in findings]
-    helps = (*loop_helps(run, remaining), *cache_helps(run))
-    making = [x for x in start if x.seconds >= limit]
+    told = {e.number for x in prices for e in x.events}
+    told.update(e.number for e in explained)
+    compiled = [e for e in (*remaining, *starting) if e.number not in told]
     return Report(
         run=run,
         limit=limit,
@@ -150,7 +151,7 @@ def make_report(run: Run) -> Report:
         prices=tuple(map(finding_of, prices)),
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
-        helps=(*(x for x in helps if x.saves >= limit), *making),
+        helps=tuple(helps(run, compiled, limit, bool(prices))),
         functions=tuple(_functions([*groups, Group(operations)])),
     )
 

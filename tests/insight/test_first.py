@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
-from eqx_fastjit.insight import _first
+from eqx_fastjit.insight import _first, inspect
 from eqx_fastjit.insight._constants import find_constants
 from eqx_fastjit.insight._equations import read_jaxpr
 from eqx_fastjit.insight._loops import find_loops
@@ -115,7 +115,35 @@ def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(watched)
     counted = sum(x.count for x in found.findings if "f" in x.functions)
     assert help_.count + counted == 5 and help_.line.function.endswith("f")
     assert "80 iterations have the same operations and shapes" in help_.says
-    assert 0 < help_.saves < help_.seconds
+    assert 0 < help_.saves == help_.seconds
+    assert found.saves == sum(x.saves for x in found.rows)
+
+
+def test_layers_that_are_scanned_as_advised_give_the_same_results():
+    keys = jax.random.split(jax.random.key(0), 4)
+    layers = [eqx.nn.Linear(3, 3, key=key) for key in keys]
+
+    @filter_jit
+    def looped(layers, x):
+        for layer in layers:
+            x = jnp.tanh(layer(x))
+        return x
+
+    @filter_jit
+    def scanned(layers, x):
+        def body(x, arrays):
+            return jnp.tanh(eqx.combine(arrays, rest[0])(x)), None
+
+        parts = [eqx.partition(x, eqx.is_array) for x in layers]
+        arrays, rest = zip(*parts, strict=True)
+        xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
+        x, _ = jax.lax.scan(body, x, xs)
+        return x
+
+    for f in (looped, scanned):
+        assert f(layers, jnp.ones(3)).tolist() == looped(layers, jnp.ones(3)).tolist()
+    sizes = [inspect(f, layers, jnp.ones(3)).loops for f in (looped, scanned)]
+    assert [len(x) for x in sizes] == [1, 0]
 
 
 def test_a_function_that_compiles_quickly_is_not_looked_through(watched, monkeypatch):
@@ -210,7 +238,7 @@ def test_operations_that_compile_again_are_a_finding(
 
 
 def test_models_and_states_outside_of_jit_are_no_finding(watched):
-    """Nor are models of many widths: one line says what making them took."""
+    """Nor are models of many widths: JAX's cache keeps them."""
     jax.clear_caches()
     widths = [[n, n + 1] for n in range(3, 9)]
     keys = jax.random.split(jax.random.key(0), 6)
@@ -221,10 +249,8 @@ def test_models_and_states_outside_of_jit_are_no_finding(watched):
 
     found = watched(program)
     assert found.findings == ()
-    (once,) = of_cause(found, "outside of filter_jit")
-    made = once.functions["_uniform"]
-    assert made >= 12 and "of them to make models and states" in once.says
-    assert once.saves == 0.0
+    (once,) = [x for x in found.others if x.attribute == "once"]
+    assert once.functions["_uniform"] >= 12 and once.saves == 0.0
 
 
 # --- the persistent cache -------------------------------------------------------------
@@ -232,18 +258,28 @@ def test_models_and_states_outside_of_jit_are_no_finding(watched):
 
 def test_the_cache_is_recommended_for_what_it_keeps(watched, monkeypatch):
     checked = filter_jit(lambda x: eqx.error_if(x, jnp.any(x < 0), "negative"))
+
+    @filter_jit
+    def prints(x):
+        jax.debug.print("{}", x)
+        return x
+
     plain = filter_jit(looped(40))
 
     def program():
         checked(jnp.ones(2))
+        prints(jnp.ones(2))
         plain(jnp.ones(2), jnp.asarray(2.0))
 
     monkeypatch.setattr(_first, "keeps_callbacks", lambda: False)
     found = watched(program)
     (item,) = of_cause(found, "persistent cache")
-    assert "That is without `<lambda>`" in item.says
+    assert "That is without `<lambda>`, `prints`" in item.says
     (item,) = of_cause(found, "host callbacks")
     assert "`EQX_ON_ERROR=nan`" in item.fix
+    (event,) = [e for e in found.run.events if e.function.name == "<lambda>"]
+    assert item.seconds == event.compile
+    assert "do: `<lambda>`. That is without `prints`" in item.says
     monkeypatch.setattr(_first, "keeps_callbacks", lambda: True)
     jax.clear_caches()
     assert of_cause(watched(program), "host callbacks") == []

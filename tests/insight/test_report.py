@@ -190,7 +190,16 @@ def test_operations_of_an_event_file_are_told_without_their_shapes():
     (finding,) = report_of(*(event(i, **outside) for i in range(1, 9))).findings
     assert (finding.attribute, finding.count, finding.saves) == ("unseen", 8, 7.0)
     found = report_of(*(event(i, **outside) for i in range(1, 4)))
-    assert found.findings == () and "3 operations" in found.helps[-1].what
+    assert found.findings == () and "3 operations" in found.others[-1].what
+
+
+def test_what_the_cache_saves_is_in_no_other_row():
+    d = static("n", 1, 2)
+    other = event(3, seconds=8.0, name="other", place=DEFINED._replace(line=3))
+    found = report_of(first(d), event(2, d, seconds=40.0), other)
+    finding, item = found.rows
+    assert finding.saves == 40 and item.seconds == pytest.approx(0.5 + 4)
+    assert sum(x.saves for x in found.rows) == found.saves
 
 
 def test_a_cache_would_help():
