@@ -157,8 +157,8 @@ class Fact:
     """One trace of a function, or one compilation. Seconds are of the wall clock."""
 
     function: FunctionInfo
-    # The specialization that was called.
-    specialization: weakref.ref[Any]
+    # Gives the specialization that was called, if it is there.
+    specialization: Callable[[], Any] = lambda: None
     # The arrays of the call: those of an earlier call of the function, which facts
     # share, and by index what is not as it was in that.
     alike: tuple[Aval, ...] = ()
@@ -166,22 +166,31 @@ class Fact:
     # Of a stage ahead of time, the fact of the first stage.
     first: "Fact | None" = None
     settings: tuple[Any, ...] = field(default_factory=current_settings)
+    # Lines of the user's code, innermost first.
     frames: tuple[Place, ...] = field(default_factory=user_frames)
     number: int = field(default_factory=lambda: next(numbers))
     started: float = field(default_factory=time.time)  # seconds since the epoch
     thread: str = field(default_factory=lambda: threading.current_thread().name)
     cell: int = field(default_factory=_cell)
-    # `insight._events.Event` says what these are.
+    # Whether a stage ahead of time (`lower`, `trace`, ...) rather than a call.
     ahead: bool = False
+    # Whether the Python function was run. If not, it was only compiled again.
     traced: bool = False
+    # Whether the Python function raised, so that nothing was compiled.
     failed: bool = False
+    # Whether that was Ctrl-C, say, which is no fault of the function's.
     interrupted: bool = False
+    # The number of the fact that was being traced at the time.
     inside: int | None = None
+    # Whether JAX's persistent cache had it: `compile` was then spent on reading.
     cached: bool = False
+    # Seconds in the Python function, in lowering to StableHLO, in XLA's compiler, and
+    # from there to the return of the call, which need not wait for the device.
     trace: float = 0.0
     lower: float = 0.0
     compile: float = 0.0
     first_run: float = 0.0
+    # The part of these that was spent on functions inside, which have facts too.
     nested: float = 0.0
 
     @property

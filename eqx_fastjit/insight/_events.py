@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -25,53 +24,24 @@ import jax
 from eqx_fastjit import _facts
 from eqx_fastjit._callables import place_of
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._facts import Fact, FunctionInfo, is_users, Place, user_frames
+from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
 from ._describe import Cause, compare, describe, Leaf, Reason
 from ._private import function_in_jit
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Event:
-    """One trace of a function, or one compilation. Seconds are of the wall clock."""
+class Event(Fact):
+    """A fact in words. The numbers of facts are those of their events."""
 
-    function: FunctionInfo
     # The leaves, nodes and statics of the call, in order, and JAX's settings.
     signature: tuple[Leaf, ...] = ()
     reason: Reason = field(default_factory=Reason)
-    # Lines of the user's code, innermost first.
-    frames: tuple[Place, ...] = field(default_factory=user_frames)
-    number: int = field(default_factory=lambda: next(_facts.numbers))
-    started: float = field(default_factory=time.time)  # seconds since the epoch
-    # The name of the thread.
-    thread: str = field(default_factory=lambda: threading.current_thread().name)
-    # The number of the notebook's cell that was being run; 0 elsewhere.
-    cell: int = 0
-    # Whether a stage ahead of time (`lower`, `trace`, ...) rather than a call.
-    ahead: bool = False
-    # Whether the Python function was run. If not, it was only compiled again.
-    traced: bool = False
-    # Whether the Python function raised, so that nothing was compiled.
-    failed: bool = False
-    # Whether that was Ctrl-C, say, which is no fault of the function's.
-    interrupted: bool = False
-    # The number of the event of this library that was tracing at the time.
-    inside: int | None = None
-    # Whether JAX's persistent cache had it: `compile` was then spent on reading.
-    cached: bool = False
-    # Seconds in the Python function, in lowering to StableHLO, in XLA's compiler, and
-    # from there to the return of the call, which need not wait for the device.
-    trace: float = 0.0
-    lower: float = 0.0
-    compile: float = 0.0
-    first_run: float = 0.0
-    # The part of these that was spent on functions inside, which have events too.
-    nested: float = 0.0
     # Digests of what was traced, of a run that is watched by the doctor, or in a file.
     program: tuple[str, ...] = ()
     # Whether its reason is not known: the arguments of this call, or of all earlier
     # calls, are gone. Never of an event that was watched from the beginning.
-    gone: bool = field(default=False, metadata={"file": False})
+    gone: bool = False
 
     @property
     def cause(self) -> Cause:
@@ -87,11 +57,6 @@ class Event:
     def is_outside(self) -> bool:
         """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
         return self.function.number == 0
-
-    @property
-    def is_part(self) -> bool:
-        """Whether it is compiled as a part of another function, or in a later stage."""
-        return self.compile == 0 and not self.failed
 
 
 # --- what tools call ------------------------------------------------------------------
@@ -165,14 +130,13 @@ _signatures: weakref.WeakKeyDictionary[Fact, tuple[Leaf, ...]] = (
     weakref.WeakKeyDictionary()
 )
 
-# What a fact and its event have in common.
-_COMMON = [x.name for x in dataclasses.fields(Event) if hasattr(Fact, x.name)]
+_FIELDS = [x.name for x in dataclasses.fields(Fact)]
 
 
 def _event_of(fact: Fact, before: Sequence[Fact]) -> Event:
     """The event of a fact, compared with those before it, of functions of its line."""
-    common = {name: getattr(fact, name) for name in _COMMON}
-    event = Event(signature=_signature_of(fact), **common)
+    fields = {name: getattr(fact, name) for name in _FIELDS}
+    event = Event(**fields, signature=_signature_of(fact))
     if fact.first is not None:  # a later stage is there for the reason of the first one
         if fact.first.traced:
             first = _described.get(fact.first) or _event_of(fact.first, before)
@@ -314,5 +278,5 @@ def _outside(stage: str, seconds: float, name: str) -> None:
     _tell(event)
 
 
-def _spent(x: Fact | Event) -> float:
+def _spent(x: Fact) -> float:
     return x.trace + x.lower + x.compile + x.first_run

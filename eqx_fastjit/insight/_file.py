@@ -147,6 +147,10 @@ class Writer:
                 pass
 
 
+# Of an event, what refers to this process.
+_ONLY_HERE = ("specialization", "alike", "others", "first", "settings", "gone")
+
+
 def cache_directory() -> str | None:
     """JAX's directory for what was compiled, if it is set."""
     return getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -160,8 +164,9 @@ def as_json(x: Any) -> Any:
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        fields = (f for f in dataclasses.fields(x) if f.metadata.get("file", True))
-        x = {f.name: getattr(x, f.name) for f in fields}
+        names = [f.name for f in dataclasses.fields(x)]
+        left_out = _ONLY_HERE if isinstance(x, Event) else ()
+        x = {name: getattr(x, name) for name in names if name not in left_out}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):

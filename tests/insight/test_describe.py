@@ -27,7 +27,7 @@ INFO = FunctionInfo("f", "f", Place("a.py", 1, "f"))
 
 def event(arguments, info=INFO, **fields):
     fields = {"traced": True, "compile": 1.0, **fields}
-    return Event(info, describe(list(arguments.items())), **fields)
+    return Event(info, signature=describe(list(arguments.items())), **fields)
 
 
 def compared(old, new, **fields):
