@@ -6,7 +6,7 @@ By it the table of causes has a sentence and a fix.
 import itertools
 
 from ._describe import Cause, is_below, Leaf
-from ._roots import is_number, NUMBER, parent, Root
+from ._roots import is_in_module, is_number, NUMBER, parent, Root
 
 
 # The types of statics that are functions, or hold one.
@@ -45,7 +45,13 @@ def fields_of(root: Root) -> list[str]:
 
 
 # What may be decided by a value, so that the traces tell more than its type does.
-_VALUES = {"number", "type", "container", "number of a configuration"}
+_VALUES = {
+    "number",
+    "number of a model",
+    "number of a configuration",
+    "type",
+    "container",
+}
 
 
 def _of_value(root: Root) -> str | None:
@@ -85,7 +91,9 @@ def _of_static(root: Root) -> str | None:
         return "container"  # whose texts may be the same: of long ones, or by order
     if again:
         return "created again"
-    return _of_numbers(statics)
+    found = _of_numbers(statics)
+    is_part = found == "number" and is_in_module(root.table, root.leaf)
+    return "number of a model" if is_part else found
 
 
 def _pairs(leaves: list[Leaf]) -> list[tuple[Leaf, Leaf]]:
@@ -155,7 +163,7 @@ def _of_shape(root: Root) -> str:
 
 
 def _of_dtype(root: Root) -> str | None:
-    before, after = (root.table.rows[i].leaves.get(root.leaf) for i in root.change)
+    before, after = (root.table.rows[i].leaves.get(root.leaf) for i in root.changes[0])
     if before is None or after is None:
         return None
     if before.dtype == after.dtype:

@@ -2,7 +2,8 @@
 
 A compilation is in one group, so that seconds and counts add up. A length that changes
 may make several functions compile: a smaller last batch comes to the loss and, as
-`len(batch)`, to a metric. They are one group.
+`len(batch)`, to a metric. They are one group, and so is an array that is weakly typed
+in several of them.
 """
 
 import collections
@@ -15,7 +16,7 @@ from eqx_fastjit._facts import Place
 
 from ._describe import Cause, is_below, Leaf
 from ._events import Event
-from ._roots import Root, roots_of
+from ._roots import is_weak, Root, roots_of
 from ._savings import Row, Table
 from ._why import is_first, line_of, name_of
 from ._words import show_chain
@@ -181,22 +182,22 @@ def _earlier(row: Row, event: Event) -> Row:
     return Row(None, 0 if is_new else row.number, leaves)
 
 
-# --- one length, several functions ----------------------------------------------------
+# --- one array, several functions -----------------------------------------------------
 
 
 def _merged(groups: list[Group]) -> list[Group]:
-    """Without groups that are there because of the lengths of another one."""
-    lengths = {id(g): _lengths(g) for g in groups}
+    """Without groups that are there because of what another one is there for."""
+    marks = {id(g): _marks(g) for g in groups}
     out: list[Group] = []
     # Arrays come before numbers that follow them.
     for candidate in sorted(
-        groups, key=lambda g: (-_has_sizes(g), -len(lengths[id(g)]))
+        groups, key=lambda g: (-_has_arrays(g), -len(marks[id(g)]))
     ):
-        own = lengths[id(candidate)]
+        own = marks[id(candidate)]
         around = [
             g
             for g in out
-            if own <= lengths[id(g)] and _has_sizes(g) and _take_turns(g, candidate)
+            if own <= marks[id(g)] and _has_arrays(g) and _take_turns(g, candidate)
         ]
         if own and around:
             around[0].others.append(candidate)
@@ -208,8 +209,8 @@ def _merged(groups: list[Group]) -> list[Group]:
     return out
 
 
-def _has_sizes(group: Group) -> bool:
-    return any(root.cause is Cause.SHAPE for root in group.roots)
+def _has_arrays(group: Group) -> bool:
+    return any(x.cause in (Cause.SHAPE, Cause.DTYPE) for x in group.roots)
 
 
 def _take_turns(*groups: Group) -> bool:
@@ -219,10 +220,16 @@ def _take_turns(*groups: Group) -> bool:
     return turns >= min(len(g.whole) for g in groups)
 
 
-def _lengths(group: Group) -> set[int]:
-    """The lengths that arrays had, or the numbers that a static was, if that is all."""
-    found: set[int] = set()
+def _marks(group: Group) -> set[int | str]:
+    """The lengths that arrays had, or the numbers that a static was, if that is all.
+
+    Or the paths of what is weakly typed.
+    """
+    found: set[int | str] = set()
     for root in group.roots:
+        if is_weak(root.table, root.own[0]):
+            found.update(root.paths)
+            continue
         numbers = [x.text for x in root.leaves if x is not None and x.kind == "static"]
         if root.sizes:
             found.update(root.sizes)

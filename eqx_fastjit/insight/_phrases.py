@@ -8,7 +8,7 @@ from ._attributes import fields_of, inner_of
 from ._describe import Cause, Leaf
 from ._events import Event
 from ._groups import Group
-from ._roots import argument_of, is_number, parent, Root
+from ._roots import argument_of, is_number, is_weak, parent, Root
 from ._source import edit_to_array, made_by
 from ._why import line_of, show_placement
 from ._words import listed, plural, show_place
@@ -72,10 +72,9 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
 
 def _change(root: Root, line: Place | None) -> tuple[int, int]:
     """Two rows in a sequence between which it changes, at this line if there are."""
-    rows, ids = root.table.rows, root.ids
-    found = [(i - 1, i) for i in range(1, len(ids)) if ids[i] == i]
-    here = [x for x in found if (e := rows[x[1]].event) and line_of(e) == line]
-    return (here or found)[0]
+    rows = root.table.rows
+    here = [x for x in root.changes if (e := rows[x[1]].event) and line_of(e) == line]
+    return (here or root.changes)[0]
 
 
 def _evidence(root: Root, path: str) -> str:
@@ -159,7 +158,10 @@ def _edit(
     pattern = "float({})" if types == {"int", "float"} else "{}"
     code, text = edit_to_array(event, frames, root.leaf, dtype, owner, pattern)
     others = [f"`{x}`" for x in root.paths[1:]]
-    same = f"The same goes for {listed(others, 3)}. " if others else ""
+    unless = ""
+    if is_weak(root.table, root.own[0]):
+        unless = f", unless it is computed from `{root.leaf}`"
+    same = f"The same goes for {listed(others, 3)}{unless}. " if others else ""
     return {"code": code, "edit": text + same}
 
 

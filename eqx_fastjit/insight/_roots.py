@@ -82,10 +82,10 @@ class Root:
         return [leaf for i, leaf in enumerate(found) if self.ids[i] == i]
 
     @property
-    def change(self) -> tuple[int, int]:
-        """The last row before it became another one, and the row in which it did."""
-        new = next(i for i, first in enumerate(self.ids) if first)
-        return new - 1, new
+    def changes(self) -> list[tuple[int, int]]:
+        """The rows before its leaf became another one, and those in which it did."""
+        ids = self.table.columns[self.own[0]]
+        return [(i - 1, i) for i in range(1, len(ids)) if ids[i] == i]
 
     @functools.cached_property
     def sizes(self) -> list[int]:
@@ -219,6 +219,8 @@ def _key(table: Table, column: Column, top: list[str], models: set[str]) -> obje
             return "dtype", argument, ids  # old keys have a shape of their own
         # One length may be that of several arguments.
         return ("model", argument) if path in models else ("size", ids)
+    if is_weak(table, column):
+        return ("weak",)  # what is computed from one becomes strong with it
     if aspect in ("value", "dtype"):
         return aspect, argument, ids
     return (aspect, path) if aspect == "setting" else (aspect,)
@@ -237,6 +239,8 @@ def _root(
         leaf is not None and leaf.kind == "static" for leaf in table.leaves(own[0].path)
     ):
         cause = Cause.STATIC  # a number in some calls, and an array in others
+    if is_weak(table, own[0]):  # an argument comes before what may be computed from it
+        own = tuple(sorted(own, key=lambda x: len(re.findall(r"[.\[<]", x.path))))
     is_model = own[0].path in models
     copies = tuple(x for x in columns if x not in own)
     return Root(table, cause, own, copies, is_model)
@@ -268,6 +272,13 @@ def _joined(roots: list[Root]) -> Iterator[Root]:
             copies=tuple(itertools.chain(*(x.copies for x in own))),
         )
     yield from rest
+
+
+def is_weak(table: Table, column: Column) -> bool:
+    """Whether a dtype differs in being weak alone."""
+    if column.aspect != "dtype":
+        return False
+    return len({dtype for dtype, _ in table.values(column)}) == 1
 
 
 def _originals(table: Table) -> dict[Column, Column]:
@@ -321,7 +332,7 @@ def _models(table: Table) -> set[str]:
     found: set[str] = set()
     for argument in {argument_of(x.path) for x in sizes}:
         own = [x for x in sizes if argument_of(x.path) == argument]
-        own = [x for x in own if _is_in_module(table, x.path)]
+        own = [x for x in own if is_in_module(table, x.path)]
         if not own:
             continue
         root = Root(table, Cause.SHAPE, tuple(own))
@@ -341,7 +352,8 @@ def _models(table: Table) -> set[str]:
     return found
 
 
-def _is_in_module(table: Table, path: str) -> bool:
+def is_in_module(table: Table, path: str) -> bool:
+    """Whether it is a part of a Module."""
     while path := parent(path):
         leaf = table.leaf(path)
         if leaf is not None and leaf.is_module:

@@ -54,8 +54,7 @@ def edit_to_array(
         field, cls = path.rpartition(".")[2], owner.type.rpartition(".")[2]
         code = f"{field}=jnp.asarray({pattern.format('...')}{cast})"
         text = f"Write `{code}` where the `{cls}` is made, for the call at {where}. "
-        static = "If its field has `static=True`, remove that. " if not dtype else ""
-        return Edit(code, text + static)
+        return Edit(code, text)
     site, call = _site(frames, event)
     passed = None if call is None else _arguments(call, event).get(path)
     if passed is not None:

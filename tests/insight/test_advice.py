@@ -196,22 +196,27 @@ def random_keys(jit):
     )
 
 
-@case("static", "number")
-def a_static_field(jit):
-    class Faulty(eqx.Module):
-        rate: float = eqx.field(static=True)
+@case("static", "number of a model")
+def a_field(jit):
+    """It stays a number: as an array, the gradient would be one of its own."""
 
-    class Mended(eqx.Module):
-        rate: jax.Array
+    class Model(eqx.Module):
+        weight: jax.Array
+        rate: float = 0.0
 
-    f = jit(lambda model, x: x * model.rate)
-    g = jit(lambda model, x: x * model.rate)
-    rates = (0.1, 0.2, 0.3)
-    return (
-        [f(Faulty(rate), X) for rate in rates],
-        [g(Mended(jnp.asarray(rate)), X) for rate in rates],
-        (f, g),
-    )
+    def step(model, rate):
+        grads = eqx.filter_grad(lambda m: jnp.sum(m.weight**2 * rate))(model)
+        return eqx.apply_updates(model, grads)
+
+    f = jit(lambda model: step(model, model.rate))
+    g = jit(step)
+    model, kept, out, mended = Model(X), Model(X), [], []
+    for rate in (0.1, 0.2, 0.3):
+        model = f(eqx.tree_at(lambda m: m.rate, model, rate))
+        kept = g(kept, jnp.asarray(rate))
+        out.append(model.weight)
+        mended.append(kept.weight)
+    return out, mended, (f, g)
 
 
 @case("placement", "placement", "committed")
@@ -371,6 +376,16 @@ def weak_leaf(jit):
         model, state = step(model, state)
 
 
+def weak_in_two_functions(jit):
+    f, g = jit(lambda y: (y * 2, y + y)), jit(lambda y, out: y + out)
+    y = jnp.asarray(1.0)
+    out = y * 1
+    for _ in range(3):
+        g(y, out)
+        y, out = f(y)
+        y, out = y * np.float32(1), out * np.float32(1)
+
+
 def placed(jit):
     f = jit(
         lambda model, state, x: jax.tree.map(lambda w: w * x.mean(), (model, state))
@@ -436,6 +451,7 @@ SEVERAL = {
         2,
     ),
     weak_leaf: ({"`model.scale`, weakly typed": 1}, 1),
+    weak_in_two_functions: ({"`y`, weakly typed": 2}, 2),
     placed: ({"placement of `model`, `state`": 1}, 1),
     wrapped: ({"`act`, jax.jit made again": 2}, 2),
     a_partial: ({"`partial` of `evaluate` made again": 2}, 2),

@@ -52,11 +52,11 @@ CASES = {
     ),
     "static_field": Expected(
         "static",
-        "number",
+        "number of a model",
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "static_field/fault.py:26. If its field has `static=True`, remove that.",
+        "Pass it as an argument of its own, `jnp.asarray(solver.rtol)`",
     ),
     "structure": Expected(
         "structure",

@@ -314,7 +314,7 @@ def test_the_first_call_that_is_compiled():
 @pytest.mark.parametrize(
     ("values", "attribute"),
     [
-        ((1, 2), "number"),
+        ((1, 2), "number of a model"),
         ((3, 3.0), "type"),
         (("a", "b"), "static"),
         ((lambda: 1, None), "static"),
