@@ -1,6 +1,6 @@
 """Time `jax.jit`, `equinox.filter_jit` and `eqx_fastjit.filter_jit` side by side.
 
-    python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--json FILE] [--plot DIR]
+    python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--json FILE]
 
 Contenders take turns in one process, after checking that all return the same results.
 The exit code is 1 if something could not be timed, 2 for bad input, and 130 after
@@ -10,7 +10,6 @@ Ctrl-C, which shows and writes what was measured.
 import argparse
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
     add("--rounds", type=int, default=30, help="by default %(default)s")
     add("--json", type=Path, metavar="FILE", help="write the results")
-    add("--plot", type=Path, metavar="DIR", help="write figures as PNG and SVG")
     return parser
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    try:
-        if options.plot:
-            options.plot.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=options.plot).close()
-        if options.json:
-            options.json.open("a").close()
-    except OSError as e:
-        raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
 
 
 def _use(device: str | None) -> None:
@@ -115,13 +102,16 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
 def _main(options: argparse.Namespace) -> int:
     if options.rounds < 1:
         raise Refused(f"--rounds {options.rounds}: expected at least 1")
-    _check_outputs(options)
+    try:
+        if options.json:
+            options.json.open("a").close()
+    except OSError as e:
+        raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from benchmarks.cases import CASES, choose, UnknownCase
-        from benchmarks.plot import save_figures
         from benchmarks.results_file import describe, dumps, new_results
         from benchmarks.table import print_results
     except ModuleNotFoundError as e:
@@ -140,11 +130,6 @@ def _main(options: argparse.Namespace) -> int:
     print_results(console, results)
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
-    if options.plot:
-        for path in save_figures(
-            {results["device"]["platform"]: results}, options.plot, ["png", "svg"]
-        ):
-            console.print(f"{path}", highlight=False)
     if results["interrupted"]:
         console.print("Interrupted: these are the results so far.")
         return 130

@@ -1,8 +1,6 @@
 """The figure: eqx_fastjit over each alternative, with a point for each case."""
 
-import io
 import statistics
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +53,8 @@ def _draw(rows: dict[str, dict[str, list[float]]], figure: Any, colours: Any) ->
     axes.spines[["left", "right", "top"]].set_visible(False)
 
 
-def render(by_device: dict[str, Results], suffix: str) -> dict[str, bytes]:
-    """The content of each figure, in a format; none if there is nothing to compare.
+def save_figures(by_device: dict[str, Results], folder: Path) -> None:
+    """Write the figure, for light and for dark pages, unless nothing is compared.
 
     `by_device` has what a results file has, for each platform.
     """
@@ -68,31 +66,16 @@ def render(by_device: dict[str, Results], suffix: str) -> dict[str, bytes]:
         found = {device: _points(x, rival) for device, x in by_device.items()}
         rows[rival] = {device: points for device, points in found.items() if points}
     if not any(rows.values()):
-        return {}
+        return
     # The width is that of a telephone, where a larger figure would be scaled down.
     size = 4.6, 1.1 + 0.35 * sum(map(len, rows.values())) + 0.2 * len(rows)
-    options: Any = {"format": suffix, "dpi": 150, "transparent": True}
-    if suffix == "svg":  # without a date, the same results give the same file
-        options["metadata"] = {"Date": None}
-    out = {}
     for name, colours in _COLOURS.items():
         keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color")
         style = {**dict.fromkeys(keys, colours["text"]), "svg.hashsalt": "eqx_fastjit"}
         with matplotlib.rc_context(style):
-            figure, file = Figure(figsize=size, layout="constrained"), io.BytesIO()
+            figure = Figure(figsize=size, layout="constrained")
             _draw(rows, figure, colours)
-            figure.savefig(file, **options)
-        out[name] = file.getvalue()
-    return out
-
-
-def save_figures(
-    by_device: dict[str, Results], folder: Path, suffixes: Iterable[str]
-) -> list[Path]:
-    """Write the figures in each format; returns the paths."""
-    paths = []
-    for suffix in suffixes:
-        for name, content in render(by_device, suffix).items():
-            paths.append(folder / f"{name}.{suffix}")
-            paths[-1].write_bytes(content)
-    return paths
+            # Without a date, the same results give the same file.
+            metadata: Any = {"Date": None}
+            path = folder / f"{name}.svg"
+            figure.savefig(path, dpi=150, transparent=True, metadata=metadata)

@@ -157,7 +157,7 @@ def generated(page: Path) -> str:
 
 def main() -> None:
     """Write all pages and figures."""
-    plot.save_figures(_by_device(), FIGURES, ["svg"])
+    plot.save_figures(_by_device(), FIGURES)
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")
 

@@ -158,7 +158,7 @@ def describe(
         if is_node:
             out.append(_node(part, len(inside)))
         else:
-            out.append(_static(part))
+            out.append(_static(part, bool(inside)))
             inside = inside[: _MAX_FIELDS - n_fields]
             n_fields += len(inside)
         pending.extend(reversed(inside))
@@ -249,10 +249,11 @@ def _node(part: _Part, size: int) -> Leaf:
     return Leaf(part.path, "structure", text, type=_type_name(cls), is_module=is_module)
 
 
-def _static(part: _Part) -> Leaf:
+def _static(part: _Part, has_fields: bool) -> Leaf:
     x = part.value
     try:
-        identity = hash(static_key(x))
+        # What is within a static is told apart by its fields, and by the whole.
+        identity = 0 if part.of and has_fields else hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
     return Leaf(

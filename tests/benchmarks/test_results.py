@@ -76,11 +76,10 @@ def test_tables_in_markdown(results):
 
 
 def test_figures(results, tmp_path):
-    paths = plot.save_figures({"cpu": results}, tmp_path, ["png", "svg"])
-    names = {path.name for path in paths}
-    assert names == {f"ratios{x}" for x in (".png", ".svg", "-dark.png", "-dark.svg")}
-    assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
+    plot.save_figures({"cpu": {**results, "cases": []}}, tmp_path)
+    assert not list(tmp_path.iterdir())
+    plot.save_figures({"cpu": results}, tmp_path)
+    assert {x.name for x in tmp_path.iterdir()} == {"ratios.svg", "ratios-dark.svg"}
     # Matplotlib puts each text into a comment.
     for text in ("over jax.jit", "CPU", "0.80"):
         assert f"<!-- {text} -->" in (tmp_path / "ratios.svg").read_text()
-    assert plot.render({"cpu": {**results, "cases": []}}, "svg") == {}

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from eqx_fastjit import cli
 from eqx_fastjit.insight._compare import compare_runs
 from eqx_fastjit.insight._file import FileError, read, VERSION
 from eqx_fastjit.insight._report import make_report
@@ -133,20 +134,33 @@ def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
         (f'{{"type": "run", "version": {VERSION}}}\n', "or a damaged one"),
     ],
 )
-def test_a_file_that_is_none(text, message, tmp_path):
+def test_a_file_that_is_none(text, message, tmp_path, capsys):
     file = tmp_path / "bad.jsonl"
     file.write_text(text)
     with pytest.raises(FileError, match=message):
         read(str(file))
-    ended = command("doctor", file, code=2)
-    assert message in ended.stderr and str(file) in ended.stderr
+    assert cli.main(["doctor", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and str(file) in shown
 
 
-def test_a_report_on_a_file(files):
-    ended = command("doctor", "--verbose", files[0])
-    assert "step (" in ended.stderr and "1 static" in ended.stderr
-    assert "has not ended, or it was killed" in ended.stderr
-    assert command("doctor", "missing.jsonl", code=2).stderr.startswith("eqx-fastjit: ")
+@pytest.fixture
+def doctor(capsys, monkeypatch):
+    """What the command says of files, and the exit code it must have."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words, code=0):
+        assert cli.main(["doctor", *map(str, words)]) == code
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_report_on_a_file(files, doctor):
+    shown = doctor("--verbose", files[0])
+    assert "step (" in shown and "1 static" in shown
+    assert "has not ended, or it was killed" in shown
+    assert doctor("missing.jsonl", code=2).startswith("eqx-fastjit: ")
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -161,7 +175,7 @@ def test_no_name_is_broken_in_a_terminal(columns, monkeypatch):
     assert max(map(len, out.getvalue().splitlines())) <= columns
 
 
-def test_what_is_new_in_a_run(files, tmp_path):
+def test_what_is_new_in_a_run(files, tmp_path, doctor):
     old, new = (read(str(file)) for file in files)
     found = compare_runs(old, new)
     shown = [(x.function, x.what, x.status, x.counts) for x in found]
@@ -169,16 +183,16 @@ def test_what_is_new_in_a_run(files, tmp_path):
     assert {status for _, _, status, _ in shown[1:]} == {"same"}
     assert {x.status for x in compare_runs(new, new)} == {"same"}
     out = tmp_path / "out.json"
-    ended = command("doctor", "--json", out, *files)
-    assert "more       1 -> 3" in ended.stderr and "number n" in ended.stderr
+    shown = doctor("--json", out, *files)
+    assert "more       1 -> 3" in shown and "number n" in shown
     assert json.loads(out.read_text())["found"][0]["counts"] == [1, 3]
     for option in ("new", "more"):
-        assert command("doctor", "--fail-on", option, *files, code=1)
-        assert command("doctor", "--fail-on", option, *reversed(files), code=0)
-    ended = command("doctor", *files, "--fail-on", "new", code=2)
-    assert "Options come first" in ended.stderr
-    ended = command("doctor", "--html", tmp_path / "out.html", *files, code=2)
-    assert "no other options than --json and --fail-on" in ended.stderr
+        doctor("--fail-on", option, *files, code=1)
+        doctor("--fail-on", option, *reversed(files), code=0)
+    shown = doctor(*files, "--fail-on", "new", code=2)
+    assert "Options come first" in shown
+    shown = doctor("--html", tmp_path / "out.html", *files, code=2)
+    assert "no other options than --json and --fail-on" in shown
 
 
 def test_a_run_of_another_checkout_has_nothing_new(files, script, tmp_path):
