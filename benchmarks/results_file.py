@@ -18,6 +18,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,35 @@ def new_results(module: str) -> Results:
         "problems": [],
         "cases": [],
     }
+
+
+def collect(
+    module: str,
+    measure: dict[str, Callable[[], dict[str, Any]]],
+    file: Path | None,
+    markdown: Callable[[Results], str],
+) -> int:
+    """Measure programs, print the table, and write a file after each; the exit code.
+
+    **Arguments:**
+
+    - `module`: the one that this process runs.
+    - `measure`: by name, what gives the entry of a program. If it fails, the others are
+        still measured.
+    """
+    results = {**new_results(module), "programs": []}
+    del results["cases"]
+    for name, entry_of in measure.items():
+        print(name, file=sys.stderr, flush=True)
+        try:
+            results["programs"].append(entry_of())
+        except Exception as e:
+            results["problems"].append(f"{name}: {e}")
+            print(results["problems"][-1], file=sys.stderr)
+        if file:
+            file.write_text(json.dumps(results, indent=1) + "\n")
+    print(markdown(results))
+    return 1 if results["problems"] else 0
 
 
 def describe(results: Results) -> str:

@@ -1,14 +1,13 @@
 """Makes asv's website complete, labelled, and independent of a network.
 
     asv run --python=same --set-commit-hash=$(git rev-parse HEAD) --bench Ratios
-    python -m benchmarks.website [--config asv.conf.json]
+    python -m benchmarks.website
 
 Publishes the results that `asv run` has left. asv's own site lists what was not
 measured, labels no commits, and loads libraries from three other sites. Here `npm`
 downloads them once, and commits lead to $DOCS_REPOSITORY (https://github.com/OWNER/NAME).
 """
 
-import argparse
 import json
 import os
 import re
@@ -39,10 +38,9 @@ _CHECKS = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
 _LABELS = 'div[style*="top: -2ex"] { transform: translateX(-75%); }\n'
 
 
-def publish(config: Path, html: Path) -> None:
+def publish(html: Path) -> None:
     """Write the pages, with labelled commits, and a list of what was measured."""
-    command = [sys.executable, "-m", "asv", "--config", str(config), "publish"]
-    subprocess.run(command, check=True)
+    subprocess.run([sys.executable, "-m", "asv", "publish"], check=True)
     path = html / "index.json"
     index = json.loads(path.read_text())
     commits = index["revision_to_hash"].items()
@@ -77,25 +75,18 @@ def vendor(html: Path) -> None:
     page.write_text(_CHECKS.sub("", text))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.website",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--config", type=Path, default=Path("asv.conf.json"))
-    config = parser.parse_args(argv).config
+def main() -> int:
+    """Run the command, in the root of the checkout; returns the exit code."""
     from asv.util import load_json
 
     if shutil.which("npm") is None:
-        parser.error("npm is needed for the libraries of asv's pages, and is not here")
-    found = load_json(str(config), js_comments=True)
-    results, html = (config.parent / found[x] for x in ("results_dir", "html_dir"))
+        sys.exit("npm is needed for the libraries of asv's pages, and is not here")
+    found = load_json("asv.conf.json", js_comments=True)
+    results, html = Path(found["results_dir"]), Path(found["html_dir"])
     if not (results / "benchmarks.json").exists():
-        parser.error(f"no results in {results}: use asv run first")
+        sys.exit(f"no results in {results}: use asv run first")
     try:
-        publish(config, html)
+        publish(html)
         vendor(html)
     except subprocess.CalledProcessError as failed:
         return failed.returncode

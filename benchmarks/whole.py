@@ -9,7 +9,7 @@ excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwh
 """
 
 import argparse
-import json
+import functools
 import statistics
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def _process(name: str, what: str, steps: int | None) -> float:
     seconds = time.perf_counter() - start
     if run.returncode:
         last = run.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise RuntimeError(f"{name} with {what}: {last[0]}")
+        raise RuntimeError(f"with {what}: {last[0]}")
     return seconds
 
 
@@ -96,29 +96,6 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n{made_by(results)}"
 
 
-def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from benchmarks.programs import PROGRAMS
-    from benchmarks.results_file import new_results
-
-    names = options.programs.split(",") if options.programs else list(PROGRAMS)
-    if unknown := [name for name in names if name not in PROGRAMS]:
-        parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    results = {**new_results("benchmarks.whole"), "programs": []}
-    del results["cases"]
-    for name in names:
-        try:
-            entry = compare(name, options.pairs, options.steps)
-        except RuntimeError as e:
-            results["problems"].append(str(e))
-            print(e, file=sys.stderr)
-            continue
-        results["programs"].append({**entry, "title": PROGRAMS[name].__doc__})
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1) + "\n")
-        print(markdown({**results, "programs": [results["programs"][-1]]}), flush=True)
-    return 1 if results["problems"] else 0
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -134,9 +111,19 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.child:
         _run_program(options.programs, options.child, options.steps)
-    else:
-        return _main(options, parser)
-    return 0
+        return 0
+    from benchmarks.programs import PROGRAMS
+    from benchmarks.results_file import collect
+
+    def entry(name: str) -> dict[str, Any]:
+        found = compare(name, options.pairs, options.steps)
+        return {**found, "title": PROGRAMS[name].__doc__}
+
+    names = options.programs.split(",") if options.programs else list(PROGRAMS)
+    if unknown := [name for name in names if name not in PROGRAMS]:
+        parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
+    entries = {name: functools.partial(entry, name) for name in names}
+    return collect("benchmarks.whole", entries, options.json, markdown)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ on two cores; run nothing else meanwhile. The second command is a quick look.
 """
 
 import argparse
-import json
+import functools
 import multiprocessing
 import os
 import statistics
@@ -175,7 +175,7 @@ def _medians(rows: list[list[float]]) -> list[float]:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     from benchmarks.cases import choose, UnknownCase
-    from benchmarks.results_file import new_results
+    from benchmarks.results_file import collect
 
     parser = argparse.ArgumentParser(
         prog="python -m scripts.startup",
@@ -190,18 +190,8 @@ def main(argv: list[str] | None = None) -> int:
         names = choose(options.cases)
     except UnknownCase as e:
         parser.error(str(e))
-    results = {**new_results("scripts.startup"), "programs": []}
-    for name in names:
-        print(name, file=sys.stderr, flush=True)
-        try:
-            results["programs"].append(measure(name, options.rounds))
-        except Exception as e:  # the other functions are still measured
-            results["problems"].append(f"{name}: {e}")
-            print(results["problems"][-1], file=sys.stderr)
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(markdown(results))
-    return 1 if results["problems"] else 0
+    entries = {name: functools.partial(measure, name, options.rounds) for name in names}
+    return collect("scripts.startup", entries, options.json, markdown)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._advice import finding_of
 from ._file import Run
@@ -39,15 +39,14 @@ class Change:
         return self.status in ("more", "new") and self.function != OUTSIDE
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """A group of one of the runs."""
 
-    place: str
-    what: str
-    edit: str
-    count: int
-    seconds: float
+    place: str = ""
+    what: str = ""
+    edit: str = ""
+    count: int = 0
+    seconds: float = 0.0
 
 
 def compare_runs(old: Run, new: Run) -> tuple[Change, ...]:
@@ -56,15 +55,15 @@ def compare_runs(old: Run, new: Run) -> tuple[Change, ...]:
     Lines and directories may be others: a function is the same if its name and the name
     of its file are.
     """
-    both = [dict(_groups(run)) for run in (old, new)]
-    none = _Found("", "", "", 0, 0.0)
+    before, after = dict(_groups(old)), dict(_groups(new))
     changes: list[Change] = []
-    for key in dict.fromkeys([*both[1], *both[0]]):
-        before, after = (found.get(key, none) for found in both)
-        shown = after if after.count else before
-        counts, seconds = (before.count, after.count), (before.seconds, after.seconds)
-        change = Change(key[0], shown.place, shown.what, shown.edit, counts, seconds)
-        changes.append(change)
+    for key in dict.fromkeys([*after, *before]):
+        a, b = before.get(key, _Found()), after.get(key, _Found())
+        counts, seconds = (a.count, b.count), (a.seconds, b.seconds)
+        shown = b if b.count else a
+        changes.append(
+            Change(key[0], shown.place, shown.what, shown.edit, counts, seconds)
+        )
     return tuple(sorted(changes, key=lambda x: (not x.is_worse, -max(x.seconds))))
 
 
@@ -72,24 +71,18 @@ def _groups(run: Run) -> Iterator[tuple[Any, _Found]]:
     for g in group(e for e in run.events if not is_operation(e)):
         function = g.first.function
         file = function.place and os.path.basename(function.place.file)
-        name, count = name_of(function), len(g.whole)
-        place = show_place(g.line)
+        key = name_of(function), file
+        rest = len(g.whole), g.seconds
         if g.is_first:
-            yield (name, file, ""), _Found(place, "first call", "", count, g.seconds)
-            continue
-        f = finding_of(g)
-        what = f.what or f.kind()
-        yield (
-            (name, file, f.cause, f.leaf),
-            _Found(place, what, f.edit, count, g.seconds),
-        )
-    operations = [e for e in run.events if is_operation(e)]
-    if operations:
+            yield (*key, ""), _Found(show_place(g.line), "first call", "", *rest)
+        else:
+            f = finding_of(g)
+            found = _Found(show_place(g.line), f.what or f.kind(), f.edit, *rest)
+            yield (*key, f.cause, f.leaf), found
+    if operations := [e for e in run.events if is_operation(e)]:
         seconds = sum(e.seconds for e in operations)
-        yield (
-            (OUTSIDE, None, ""),
-            _Found("", "operations", "", len(operations), seconds),
-        )
+        found = _Found("", "operations", "", len(operations), seconds)
+        yield (OUTSIDE, None, ""), found
 
 
 def comparison_lines(changes: Iterable[Change]) -> list[str]:
