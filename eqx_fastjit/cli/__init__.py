@@ -95,14 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         help="exit with 1 if there is any finding; of two event files, if anything is "
         "compiled more often than before, or anew",
     )
-    profile = commands.add_parser(
+    commands.add_parser(
         "profile",
         parents=[program],
         help="profile the functions that a program calls; report to stderr",
-    )
-    profile.add_argument("--html", **file, help="write a page")
-    profile.add_argument(
-        "--functions", metavar="N", type=int, default=1, help="how many (default: 1)"
     )
     export = commands.add_parser("export", help="trace a function, and save it")
     export.add_argument("function", metavar="MODULE:FUNCTION")
@@ -235,7 +231,7 @@ def profile(options: argparse.Namespace) -> int:
     watched = ProgramProfile()
     code = run(options, watched.begin)
     sys.stdout.flush()
-    print(watched.report(options.functions, options.html), file=sys.stderr)
+    print(watched.report(), file=sys.stderr)
     return code
 
 

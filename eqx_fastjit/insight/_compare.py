@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ._advice import finding_of
 from ._file import Run
@@ -39,7 +39,8 @@ class Change:
         return self.status in ("more", "new") and self.function != OUTSIDE
 
 
-class _Found(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Found:
     """A group of one of the runs."""
 
     place: str = ""

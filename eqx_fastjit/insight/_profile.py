@@ -8,7 +8,6 @@
 import dataclasses
 import functools
 import importlib.util
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,12 +65,7 @@ class Profile(Shown):
         return "\n\n".join(filter(None, parts))
 
 
-def profile(
-    f: Any,
-    *args: Any,
-    html: str | os.PathLike[str] | None = None,
-    **kwargs: Any,
-) -> Profile:
+def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
     """Time and profile warm calls under `eqx_fastjit`, Equinox and `jax.jit`.
 
     Warm calls are timed in interleaved rounds. For `jax.jit`, everything but the arrays
@@ -81,33 +75,23 @@ def profile(
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: the arguments of the calls.
-    - `html`: a file, to which pyinstrument's page is written.
 
     **Returns:**
 
-    A `Profile`: the timings of warm calls, the tree that pyinstrument draws of what
-    Python did under each of them, and one sentence on what can be saved. It takes a few
-    seconds, beyond compiling the function under both libraries. If compiling takes
-    long, it is not compiled under Equinox.
+    A `Profile`: the timings of warm calls, the tree that pyinstrument (if installed)
+    draws of what Python did under each of them, and one sentence on what can be saved.
+    It takes a few seconds, beyond compiling the function under both libraries. If
+    compiling takes long, it is not compiled under Equinox.
 
     **Raises:**
 
-    `TypeError` if `f` is not callable, `ImportError` without pyinstrument if `html` is
-    given, `OSError` if the file cannot be written, and what the function raises.
+    `TypeError` if `f` is not callable, and what the function raises.
     """
     it = target(f, args, kwargs)
-    has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
-    if not has_pyinstrument and html is not None:
-        line = 'pip install "eqx_fastjit[profile]"'
-        raise ImportError(f"this profile needs pyinstrument: {line}")
-    if html is not None:
-        with open(html, "a"):  # say now that it cannot be written
-            pass
     calls = contenders(it.fun, it.args, it.kwargs)
     timings = time_calls(calls, TIMING_SECONDS)
+    has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
     session = _sampled(calls) if has_pyinstrument else None
-    if html is not None:
-        Path(html).write_text(tree_html(session), encoding="utf-8")
     return Profile(it.name, timings, session, _conclusion(timings))
 
 
@@ -228,10 +212,3 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
     lines = map(str.rstrip, tree.render(session).strip().split("\n"))
     text = "\n".join(lines)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
-
-
-def tree_html(session: Any) -> str:
-    """Pyinstrument's page."""
-    from pyinstrument.renderers import HTMLRenderer
-
-    return HTMLRenderer().render(session)

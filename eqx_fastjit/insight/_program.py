@@ -8,7 +8,6 @@ Nothing here imports JAX before the program does.
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any
 
 from ._words import show_seconds, table, wrapped
@@ -16,6 +15,8 @@ from ._words import show_seconds, table, wrapped
 
 # Seconds between two samples of the program, which may run for long.
 _INTERVAL = 0.01
+# Functions that are called again, to time them: those with the most calls.
+_MEASURED = 3
 
 
 @dataclasses.dataclass
@@ -60,13 +61,8 @@ class ProgramProfile:
 
         jitted_type.__call__ = counted
 
-    def report(self, functions: int = 1, html: str | None = None) -> str:
+    def report(self) -> str:
         """What the program, which is over, spent its time on.
-
-        **Arguments:**
-
-        - `functions`: how many functions to call again, those with the most calls.
-        - `html`: a file, to which pyinstrument's page is written.
 
         **Returns:** pyinstrument's tree, a table with calls times saving, one sentence.
         """
@@ -76,25 +72,22 @@ class ProgramProfile:
             return "The program called no function of equinox.filter_jit."
         from eqx_fastjit._jit import JitWrapped
 
-        from ._profile import MATTERS, of_program, tree_html, tree_text
+        from ._profile import MATTERS, of_program, tree_text
         from ._why import title_of
 
         del JitWrapped.__call__
         self._waits.close()
         self._device.close()
-        session = of_program(session)
-        if html is not None:
-            Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
         total, rows = 0.0, []
         for i, called in enumerate(ranked):
-            takes, saving = _measured(called) if i < functions else ("", 0.0)
+            takes, saving = _measured(called) if i < _MEASURED else ("", 0.0)
             saves = show_seconds(saving) if saving else ""
             rows.append((called.calls, takes, saves, title_of(called.function)))
             total += called.calls * saving
         header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
-        others = len(ranked) - functions
+        others = len(ranked) - _MEASURED
         rest = f", {others} of the functions not counted" if others > 0 else ""
         conclusion = (
             f"The program took {show_seconds(seconds)}; its calls save "
@@ -106,7 +99,7 @@ class ProgramProfile:
         use = self._device.use()
         texts = [str(use), conclusion] if use is not None else [conclusion]
         last = ["\n".join(wrapped(text)) for text in texts]
-        return "\n\n".join([tree_text(session), calls, *last])
+        return "\n\n".join([tree_text(of_program(session)), calls, *last])
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info

@@ -129,21 +129,17 @@ def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
 # --- bad input ---
 
 
-def test_bad_input_is_named_before_anything_is_run(tmp_path):
+def test_bad_input_is_named():
     with pytest.raises(TypeError, match="expected a function"):
         insight.profile(3)
-    f, traces = count_traces(lambda x: x + 1)
-    with pytest.raises(OSError, match="nowhere"):
-        insight.profile(f, jnp.ones(3), html=tmp_path / "nowhere" / "page.html")
-    assert traces == []
     with pytest.raises(ZeroDivisionError):
         insight.profile(lambda x: 1 / 0, jnp.ones(2))
 
 
-def test_pyinstrument_is_asked_for(monkeypatch):
+def test_without_pyinstrument_there_is_no_tree(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r'pip install "eqx_fastjit\[profile\]"'):
-        insight.profile(lambda x: x, jnp.ones(2), html="page.html")
+    text = str(insight.profile(lambda x: x, jnp.ones(2)))
+    assert "A warm call" in text and "Where Python was" not in text
 
 
 # --- timing ---
@@ -169,7 +165,7 @@ def test_what_is_saved_is_the_median_over_rounds():
 # --- of a program ---
 
 
-def profiled(name, *environment):
+def profiled(name):
     """What is printed if a program of `tests/programs/` is profiled."""
     code = (
         "import runpy, sys\n"
@@ -180,30 +176,28 @@ def profiled(name, *environment):
         "eqx_fastjit.install()\n"
         "profile.begin()\n"
         "runpy.run_path(sys.argv[1], run_name='__main__')\n"
-        "print(profile.report(*map(int, sys.argv[2:])))\n"
+        "print(profile.report())\n"
     )
-    command = [sys.executable, "-c", code, str(PROGRAMS / name), *environment]
+    command = [sys.executable, "-c", code, str(PROGRAMS / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
 def test_a_program_is_told_calls_times_saving():
-    text = profiled("profiled.py", "2")
+    text = profiled("profiled.py")
     assert "the program's own output" in text
     table = text.partition("Jitted functions")[2]
     step, update, inner = table.splitlines()[2:5]
     assert step.split()[0] == "200" and " step (" in step
     assert update.split()[0] == "20" and " update (" in update
-    # In the trace of `step` alone, and beyond the two that are called again.
-    assert inner.split()[:2] == ["1", "inner"]
+    assert inner.split()[:3] == ["1", "only", "in"]  # the trace of `step`
     assert step.count(" us") + step.count(" ms") >= 2
     tree = text.partition("Jitted functions")[0]
     assert "main" in tree and "_script.py" not in tree
     assert text.count("The device was ") == 1
     conclusion = " ".join(text.strip().rpartition("\n\n")[2].split())
     assert conclusion.startswith("The program took ")
-    assert "1 of the functions not counted" in conclusion
     assert "the overhead of calls" in conclusion
 
 
