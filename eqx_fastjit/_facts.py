@@ -113,16 +113,6 @@ class FunctionInfo:
         return self.qualname, self.place, self.variant
 
 
-class Aval(NamedTuple):
-    """An array of a call, without its values."""
-
-    shape: tuple[Any, ...]
-    dtype: Any
-    weak_type: bool
-    # Where it is committed to: empty if JAX may place it; `None` of a tracer.
-    sharding: Any
-
-
 # JAX's settings that are part of the key of a trace, and that programs change.
 SETTINGS = (
     "jax_enable_x64",
@@ -159,10 +149,10 @@ class Fact:
     function: FunctionInfo
     # Gives the specialization that was called, if it is there.
     specialization: Callable[[], Any] = lambda: None
-    # The arrays of the call: those of an earlier call of the function, which facts
-    # share, and by index what is not as it was in that.
-    alike: tuple[Aval, ...] = ()
-    others: dict[int, Aval] = field(default_factory=dict[int, Aval])
+    # Those of the arrays of the call, in order, as JAX has them.
+    avals: tuple[Any, ...] = ()
+    # Where each array is placed, if any is committed (`placement_of`).
+    placements: tuple[Any, ...] = ()
     # Of a stage ahead of time, the fact of the first stage.
     first: "Fact | None" = None
     settings: tuple[Any, ...] = field(default_factory=current_settings)
@@ -198,31 +188,17 @@ class Fact:
         """Whether it is compiled as a part of another function, or in a later stage."""
         return self.compile == 0 and not self.failed
 
-    @property
-    def avals(self) -> list[Aval]:
-        """The arrays of the call, in order."""
-        return [self.others.get(i, aval) for i, aval in enumerate(self.alike)]
 
-
-def aval_of(x: Any) -> Aval:
+def aval_of(x: Any) -> Any:
     """The aval of an array, a tracer or a `jax.ShapeDtypeStruct`."""
-    weak_type = getattr(x, "weak_type", False)  # a key has none
+    return getattr(x, "aval", None) or jax.typeof(x)
+
+
+def placement_of(x: Any) -> Any:
+    """The sharding of an array, or `None` if JAX may place it. "traced" of a tracer."""
     if isinstance(x, Tracer):
-        return Aval(x.shape, x.dtype, weak_type, None)
-    if isinstance(x, jax.Array):
-        # JAX puts what is not committed to a place where it is needed.
-        return Aval(x.shape, x.dtype, weak_type, x.sharding if x.committed else "")
-    # JAX makes a float32 of a float64 of NumPy, and the setting may change.
-    dtype: Any = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
-    return Aval(tuple(x.shape), dtype, weak_type, "")
-
-
-def avals_of(arrays: Sequence[Any]) -> list[Aval]:
-    """The avals of the arrays of a call; empty if one of them raises an exception."""
-    try:
-        return list(map(aval_of, arrays))
-    except Exception:  # of a subclass of `numpy.ndarray`, say
-        return []
+        return "traced"
+    return x.sharding if getattr(x, "committed", False) else None
 
 
 # Empty without tools. A watcher has three methods, of which only the first may raise:
@@ -261,17 +237,12 @@ class _Open:
         self.contexts.enter_context(_annotation(name))
         self.contexts.enter_context(owner.flat.while_compiling())
 
-    def set_avals(self, avals: list[Aval]) -> None:
-        """Keep them in the fact."""
-        function = self.owner.flat.function()
-        pairs = enumerate(zip(function.avals, avals, strict=False))
-        others = {i: new for i, (old, new) in pairs if old != new}
-        if len(function.avals) != len(avals) or len(others) > len(avals) // 4:
-            # Many arrays of a model are alike.
-            known: dict[Aval, Aval] = {}
-            function.avals = tuple([known.setdefault(x, x) for x in avals])
-            others = {}
-        self.fact.alike, self.fact.others = function.avals, others
+    def set_arrays(self, arrays: Sequence[Any]) -> None:
+        """Keep in the fact what the arrays of the call are."""
+        with contextlib.suppress(Exception):  # of a subclass of `numpy.ndarray`, say
+            self.fact.avals = tuple(map(aval_of, arrays))
+            placements = tuple(map(placement_of, arrays))
+            self.fact.placements = placements if any(placements) else ()
 
 
 class _Here(threading.local):
@@ -334,17 +305,20 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
         fact.failed = True
         fact.interrupted = not isinstance(e, Exception)
         if not fact.ahead:
-            opened.set_avals(avals_of(arrays))
+            opened.set_arrays(arrays)
         raise
     finally:
         opened.tracing = False
         fact.trace += time.perf_counter() - start
 
 
-def open_stage(avals: list[Aval], first: Fact | None) -> Fact:
-    """A stage ahead of time begins, of the specialization that is active."""
+def open_stage(first: Fact | None, arrays: Sequence[Any] = ()) -> Fact:
+    """A stage ahead of time begins, of the specialization that is active.
+
+    `arrays` are those of the call, of which the fact of the `first` stage tells.
+    """
     opened = _open(ahead=True, first=first)
-    opened.set_avals(avals)
+    opened.set_arrays(arrays)
     return opened.fact
 
 
@@ -372,7 +346,7 @@ def close(
     if fact.compile and not fact.ahead:
         fact.first_run = max(0.0, time.perf_counter() - opened.start - spent)
     if arrays is not None:
-        opened.set_avals(avals_of(arrays))
+        opened.set_arrays(arrays)
     if (around := tracing_now()) is not None:
         fact.inside = around.number
         around.nested += spent + fact.first_run

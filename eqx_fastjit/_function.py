@@ -52,7 +52,6 @@ class Function:
         names, place = description.names, description.place
         variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
         self.info = _facts.FunctionInfo(*names, place, variant=variant)
-        self.avals: tuple[_facts.Aval, ...] = ()  # of an earlier call, for facts
         self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)

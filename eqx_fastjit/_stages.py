@@ -5,7 +5,7 @@ calling convention, and checks that calls match the one that was lowered.
 """
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -43,18 +43,17 @@ class StagedCall:
             self.table.add(own)
         # The values are not kept: they have the arrays, and may be changed.
         self.parts = parts_of(self.function.named(values))
-        self.avals = _facts.avals_of(arrays)
         self._first: _facts.Fact | None = None
-        with self.stage():
+        with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
 
     @contextlib.contextmanager
-    def stage(self) -> Generator[None, None, None]:
+    def stage(self, arrays: Sequence[Any] = ()) -> Generator[None, None, None]:
         """A stage, of which there is a fact if JAX has to do anything."""
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            fact = _facts.open_stage(self.avals, self._first)
+            fact = _facts.open_stage(self._first, arrays)
             self._first = self._first or fact
             yield
         finally:

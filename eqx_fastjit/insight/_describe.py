@@ -18,7 +18,13 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from eqx_fastjit._facts import Aval, aval_of, current_settings, Place, SETTINGS
+from eqx_fastjit._facts import (
+    aval_of,
+    current_settings,
+    Place,
+    placement_of,
+    SETTINGS,
+)
 from eqx_fastjit._reference import static_key
 from eqx_fastjit._statics import is_array, reader_of
 from eqx_fastjit._texts import describe_static, show_array
@@ -125,7 +131,7 @@ class _Part(NamedTuple):
 
 def describe(
     arguments: list[tuple[str, Any]],
-    avals: Mapping[int, Aval] | None = None,
+    avals: Mapping[int, tuple[Any, Any]] | None = None,
     settings: Iterable[Any] = (),
     function: tuple[str, Any] | None = None,
 ) -> tuple[Leaf, ...]:
@@ -135,7 +141,8 @@ def describe(
 
     - `arguments`: name and value of each argument, as the user would write them. There
         may be tracers in place of arrays.
-    - `avals`: what the arrays were, by the `id` of what stands for each.
+    - `avals`: the aval and the placement of each array, by the `id` of what stands for
+        it.
     - `settings`: those of JAX at the time of the call. By default, those of now.
     - `function`: its name, and itself, unless it is an argument.
     """
@@ -148,11 +155,9 @@ def describe(
     while pending:
         part = pending.pop()
         if is_array(part.value, abstract=True) and not part.is_static:
-            out.append(
-                _array(
-                    part.path, (avals or {}).get(id(part.value)) or aval_of(part.value)
-                )
-            )
+            known = (avals or {}).get(id(part.value))
+            own = known or (aval_of(part.value), placement_of(part.value))
+            out.append(_array(part.path, *own))
             continue
         is_node, inside = _inside(part)
         if is_node:
@@ -166,14 +171,19 @@ def describe(
     return (*out, *map(Leaf, SETTINGS, itertools.repeat("configuration"), texts))
 
 
-def _array(path: str, x: Aval) -> Leaf:
-    dtype, sharding = str(x.dtype), x.sharding and _sharding_text(x.sharding)
+def _array(path: str, x: Any, placement: Any) -> Leaf:
+    dtype, weak_type = str(x.dtype), getattr(x, "weak_type", False)  # a key has none
     text = show_array(x.shape, dtype)
-    return Leaf(path, "array", text, x.shape, dtype, x.weak_type, sharding)
+    sharding = _sharding_text(placement)
+    return Leaf(path, "array", text, x.shape, dtype, weak_type, sharding)
 
 
 @functools.lru_cache(maxsize=256)
-def _sharding_text(sharding: Any) -> str:
+def _sharding_text(sharding: Any) -> str | None:
+    if sharding is None:
+        return ""
+    if sharding == "traced":
+        return None
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):
         (device,) = sharding.device_set
         return str(device)

@@ -166,12 +166,14 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     function = specialization.flat.function()
     avals = fact.avals
     arrays = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in avals
+        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+        for x in avals
     ]
     values = specialization.flat.structure.rebuild(arrays)
     if engine_module().read(values, True)[0] != specialization:
         return ()  # a static was changed in place
-    by_id = {id(x): aval for x, aval in zip(arrays, avals, strict=True)}
+    whats = zip(avals, fact.placements or [None] * len(avals), strict=True)
+    by_id = {id(x): what for x, what in zip(arrays, whats, strict=True)}
     name = _function_of(fact)
     return describe(function.named(values), by_id, fact.settings, name)
 
