@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,14 +18,14 @@ _ERRORS = (RuntimeError, ValueError, JaxRuntimeError)
 
 
 def name_donated(
-    error: BaseException, arguments: list[tuple[str, Any]]
+    error: BaseException, arguments: Callable[[], list[tuple[str, Any]]]
 ) -> BaseException:
     """An error that says that an array was donated, with leaves and calls.
 
     **Arguments:**
 
     - `error`: of a call. Any other is returned as it is.
-    - `arguments`: name and value of each argument of the call.
+    - `arguments`: gives name and value of each argument of the call.
     """
     if type(error) not in _ERRORS:  # the text of a user's error may itself raise
         return error
@@ -35,7 +36,7 @@ def name_donated(
     with contextlib.suppress(Exception):  # of a user's flatten function
         arrays = {
             f"{name}{jtu.keystr(path)}": x
-            for name, value in arguments
+            for name, value in arguments()
             for path, x in jtu.tree_leaves_with_path(value)
             if is_array(x) and isinstance(x, jax.Array)
         }

@@ -190,7 +190,7 @@ class Function:
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
-        return clearer(name_donated(error, self.named(values)))
+        return clearer(name_donated(error, lambda: self.named(values)))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""

@@ -10,7 +10,6 @@ doing without it, that is an error of the import, never of a call.
 import contextlib
 import functools
 import inspect
-import itertools
 import os
 import pkgutil
 from collections.abc import Callable, Iterable
@@ -67,7 +66,6 @@ JaxRuntimeError: Any = (
 Primitive: Any = try_resolve("jax.extend.core:Primitive")
 # Without these, each primitive may be anybody's.
 jax_primitives: dict[str, Any] = try_resolve("jax.extend.core.primitives:__dict__", {})
-WalkResult: Any = try_resolve("jax.extend.mlir.ir:WalkResult")
 
 
 # --- JAX ------------------------------------------------------------------------------
@@ -82,37 +80,14 @@ hide_from_tracebacks(os.path.dirname(__file__))
 
 
 @functools.cache
-def _parts() -> tuple[str, ...]:
-    """The names of what tracers may have inside: those known, and those seen now."""
-    names = ["primal", "val", "tangent"]
-    given = x, dx = np.zeros(1, np.float32), np.ones(1, np.float32)
-
-    def look(tracer: Any) -> Any:
-        slots = [getattr(cls, "__slots__", ()) for cls in type(tracer).__mro__]
-        for name in itertools.chain(*slots, getattr(tracer, "__dict__", ())):
-            value = getattr(tracer, name, None)
-            names.extend([name for array in given if value is array])
-        return tracer
-
-    with contextlib.suppress(Exception):
-        jax.jvp(look, (x,), (dx,))
-        jax.vmap(look)(x)
-    return tuple(dict.fromkeys(names))
-
-
-@functools.cache
 def _is_array_class(cls: type) -> bool:
     return issubclass(cls, (np.ndarray, np.generic, jax.Array))
 
 
 @functools.cache
-def _parts_of(cls: type) -> tuple[str, ...]:
-    """The names of what a tracer of a class may have inside.
-
-    The class is asked: a tracer searches long for an attribute that it does not have.
-    """
-    has_dict = cls.__dictoffset__ != 0
-    return tuple([name for name in _parts() if has_dict or hasattr(cls, name)])
+def _slots_of(cls: type) -> tuple[str, ...]:
+    """The names of the slots of a class, the most specific first."""
+    return tuple([x for c in cls.__mro__ for x in vars(c).get("__slots__", ())])
 
 
 def values_inside(x: Any) -> list[Any]:
@@ -124,7 +99,9 @@ def values_inside(x: Any) -> list[Any]:
     if not isinstance(x, Tracer):
         return [x]
     inside: list[Any] = []
-    for name in _parts_of(type(x)):
+    # Whatever JAX calls them. (A tracer searches long for what it does not have.)
+    more = vars(x) if type(x).__dictoffset__ else ()
+    for name in (*_slots_of(type(x)), *more):
         part = getattr(x, name, None)
         if isinstance(part, Tracer):
             inside += values_inside(part)

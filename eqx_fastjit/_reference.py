@@ -6,6 +6,7 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 """
 
 import struct
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -44,9 +45,14 @@ class Walk:
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[Any] = []  # statics that can be changed in place
-        self.read(x, as_static)
+        # What is to be read next stands last, each with its depth. (Calls of this
+        # method by itself would not go as deep as JAX does.)
+        self._left = [(x, as_static, 0)]
+        while self._left:
+            x, as_static, self._depth = self._left.pop()
+            self._read(x, as_static)
 
-    def read(self, x: Any, as_static: bool) -> None:
+    def _read(self, x: Any, as_static: bool) -> None:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = _reader(x)
         as_static = as_static or not reader.is_node
@@ -75,11 +81,10 @@ class Walk:
                 self._parts(x, x.items(), True)
             case "dict" | "node" | "module":
                 children, aux = flatten_one_level(x)
+                # JAX sorts a `defaultdict`; the function sees it as it is.
+                more = x.items() if as_static and isinstance(x, dict) else ()
+                self._later((aux, *more), True)
                 self._parts(x, children, as_static)
-                self.read(aux, True)
-                if as_static and isinstance(x, dict):
-                    # JAX sorts a `defaultdict`; the function sees it as it is.
-                    self._parts(x, x.items(), True)
             case "fields":
                 fields = [getattr(x, name, _MISSING) for name in reader.names]
                 self._parts(x, fields, True)
@@ -95,8 +100,13 @@ class Walk:
     def _parts(self, x: Any, parts: Iterable[Any], as_static: bool) -> None:
         parts = list(parts)
         self.trail += [_Same(type(x)), len(parts)]
-        for part in parts:
-            self.read(part, as_static)
+        self._later(parts, as_static)
+
+    def _later(self, parts: Sequence[Any], as_static: bool) -> None:
+        """Have these read next, in this order, before all that is left."""
+        if self._depth > sys.getrecursionlimit():
+            raise RecursionError("maximum depth exceeded while a call is read")
+        self._left += [(x, as_static, self._depth + 1) for x in reversed(parts)]
 
     def _state(self, x: Any) -> None:
         state = state_of(x)
@@ -104,7 +114,7 @@ class Walk:
         if state is x:
             self.trail.append(_Same(x))
         else:
-            self.read(state, True)
+            self._later((state,), True)
 
 
 _readers: dict[_Same, Reader] = {}  # by type

@@ -12,6 +12,7 @@ import jax
 
 from . import _facts
 from ._blocking import block, has_host_callbacks, RESULTS, what_to_wait_for
+from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
@@ -142,7 +143,8 @@ class Compiled(_Stage, Generic[_P, _T]):
             if waits:  # JAX takes no tracers here
                 block(results, arrays, waits)
         except Exception as e:
-            raise clearer(e)  # noqa: B904
+            named = name_donated(e, lambda: call.function.named(values))
+            raise clearer(named)  # noqa: B904
         return plan.build(results)
 
 
