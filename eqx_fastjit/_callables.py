@@ -1,17 +1,25 @@
-"""Describes a callable that is wrapped: what it is behind its wrappers."""
+"""A callable that is wrapped: what it is behind its wrappers, and how calls are bound.
+
+`f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
+and must share a trace. So the arguments of each call are *bound*: a generated function
+with the signature of the user's, which Python itself binds, returns one value per
+parameter, in order. Defaults are those at the time of wrapping.
+"""
 
 import functools
 import inspect
 import itertools
 import types
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.tree_util as jtu
 
 from ._engine import engine_module
 from ._facts import Place
-from ._parameters import signature_of
-from ._statics import has_only_identity
+from ._statics import has_only_identity, is_array
 
 
 class Description(NamedTuple):
@@ -23,7 +31,7 @@ class Description(NamedTuple):
     names: tuple[str, str]
     # Where the Python function behind it was defined.
     place: Place | None
-    signature: inspect.Signature
+    signature: Signature
     # All this. Defaults by the contract, to which 1 and 1.0 are not the same.
     key: tuple[Any, ...]
 
@@ -103,3 +111,122 @@ def column_of(fun: Any) -> int | None:
         return None
     positions = itertools.islice(source.__code__.co_positions(), 1, 2)
     return next((column for *_, column, _ in positions), None)
+
+
+# --- binding --------------------------------------------------------------------------
+
+
+class _Omitted:
+    """Passed for an omitted parameter whose default is the function's affair."""
+
+    __qualname__ = "default"  # in messages
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+OMITTED = _Omitted()
+
+
+class Binder(NamedTuple):
+    """Makes the functions that bind the calls of a function."""
+
+    code: types.CodeType
+    # For errors, which are Python's own.
+    qualname: str
+    defaults: tuple[Any, ...]
+    kwdefaults: dict[str, Any]
+
+    def bound_to(self, fun: Any) -> Callable[..., tuple[Any, ...]]:
+        """A function of the arguments of a call of `fun`, that returns its values."""
+        cells = tuple([types.CellType(fun) for _ in self.code.co_freevars])
+        bind = types.FunctionType(self.code, {}, "bind", self.defaults, cells)
+        bind.__qualname__ = self.qualname
+        bind.__kwdefaults__ = self.kwdefaults
+        return bind
+
+
+def binder_of(signature: Signature, qualname: str, fun_index: int) -> Binder:
+    """How to bind calls of this signature: one value per parameter.
+
+    And the callable itself among them, at `fun_index`, unless that is -1.
+    """
+    parameters = list(signature.parameters.values())
+    code = _binding_code(tuple([p.kind for p in parameters]), fun_index)
+    # Any name will do, as only Python's binding looks at them.
+    names = [parameters[int(name[1:])].name for name in code.co_varnames]
+    with_default = [p for p in parameters if p.default is not p.empty]
+    return Binder(
+        code.replace(co_varnames=tuple(names)),
+        qualname,
+        tuple([p.default for p in with_default if p.kind is not p.KEYWORD_ONLY]),
+        {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY},
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _binding_code(kinds: tuple[Any, ...], fun_index: int) -> types.CodeType:
+    """The code of a function of these kinds of parameters: `p0`, `p1` and so on."""
+    signature = Signature([Parameter(f"p{i}", kind) for i, kind in enumerate(kinds)])
+    values = list(signature.parameters)
+    if fun_index >= 0:
+        values.insert(fun_index, "fun")
+    items = "".join([f"{x}, " for x in values])
+    source = f"lambda fun: lambda {str(signature)[1:-1]}: ({items})"
+    return eval(compile(source, __file__, "eval"))(None).__code__
+
+
+_WITHOUT_KEYWORD = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+
+
+def to_call(
+    signature: Signature, values: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Turn one value per parameter into the arguments of an ordinary call."""
+    given: dict[str, Any] = {}
+    omitted = False
+    for parameter, value in zip(signature.parameters.values(), values, strict=True):
+        omitted = omitted or value is OMITTED
+        # What comes after that is passed by keyword. If it has none, it was not given
+        # either, and its default is the function's affair.
+        without_keyword = parameter.kind in _WITHOUT_KEYWORD
+        if value is not OMITTED and not (omitted and without_keyword):
+            given[parameter.name] = value
+    bound = inspect.BoundArguments(signature, given)  # pyright: ignore
+    return bound.args, bound.kwargs
+
+
+def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
+    """The parameters of a callable, with what to pass for those that are omitted.
+
+    `is_own` says that its signature is its own.
+    """
+    try:
+        found = inspect.signature(fun)
+    except ValueError:  # a builtin without a signature, such as `max`
+        found = inspect.signature(lambda *args, **kwargs: None)
+    # Without annotations, which may refer to the callable.
+    return Signature(
+        [
+            Parameter(p.name, p.kind, default=_if_omitted(p.default, is_own))
+            for p in found.parameters.values()
+        ]
+    )
+
+
+def _if_omitted(default: Any, is_own: bool) -> Any:
+    """What to pass for a parameter that is omitted, if it has a default.
+
+    A default that has a hash and no arrays may as well be passed, so that leaving it
+    out and giving it are one trace. Any other stays the function's own business: an
+    array would be traced if it was given, and of a list the function would get a copy.
+    """
+    if default is Parameter.empty:
+        return default
+    try:
+        hash(default)
+        may_be_passed = not any(map(is_array, jtu.tree_leaves(default)))
+    except Exception:
+        may_be_passed = False
+    # If the signature is that of another function, this one may have another default.
+    return default if is_own and may_be_passed else OMITTED

@@ -16,9 +16,10 @@ from . import _facts, _reference
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
 from ._fallback import warn_of_versions
-from ._plan import Handle, partition, steps_of
 from ._private import flatten_one_level
+from ._result import Handle, steps_of
 from ._statics import reader_of, state_of
+from ._structure import partition
 
 
 _ENGINES = ("auto", "native", "python")

@@ -18,15 +18,22 @@ import jax.tree_util as jtu
 
 from . import _facts
 from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
-from ._callables import column_of, describe, Description, shown_of, source_of
+from ._callables import (
+    binder_of,
+    column_of,
+    describe,
+    Description,
+    shown_of,
+    source_of,
+    to_call,
+)
 from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
-from ._parameters import binder_of, to_call
-from ._plan import partition, Structure
 from ._private import on_clear_caches, Tracer, values_inside
 from ._statics import is_array
+from ._structure import partition, Structure
 from ._traced import FlatFunction, kept_trace, warn_if_no_trace_is_kept
 
 
@@ -64,18 +71,18 @@ class Function:
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the user's function itself, on bound values."""
         __tracebackhide__ = True
-        fun, values = self.split(values)
+        fun, values = self.fun_and_values(values)
         args, kwargs = to_call(self.signature, values)
         return fun(*args, **kwargs)
 
-    def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def fun_and_values(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The user's function, and one value per parameter."""
         if self.fun is not None:
             return self.fun(), values
         i = self.fun_index
         return values[i], values[:i] + values[i + 1 :]
 
-    def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    def arguments_of(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each argument, and the callable if it is passed along, with its name."""
         slots = [(p.name, p.kind) for p in self.signature.parameters.values()]
         if self.fun is None:
@@ -105,8 +112,8 @@ class Function:
             engine_module().forget_readers()
             reading = _read(values, abstract)
         made, arrays = reading.specialization, reading.arrays
-        named = self.named(values)
-        fun, _ = self.split(values)
+        named = self.arguments_of(values)
+        fun, _ = self.fun_and_values(values)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
         made.jitted = self.jit(
@@ -126,7 +133,7 @@ class Function:
     ) -> dict[str, Any]:
         """The arguments of `jax.jit` for such a call."""
         kwargs = dict(self.options.jit_kwargs)
-        fun, passed = self.split(values)
+        fun, passed = self.fun_and_values(values)
         args, _ = to_call(self.signature, passed)
         if indices := donated(self.options.donate, args, n_arrays, abstract):
             kwargs["donate_argnums"] = indices
@@ -142,7 +149,7 @@ class Function:
         """What a new specialization calls."""
         return jax.jit(flat, **kwargs)
 
-    def finished(
+    def complete_call(
         self,
         specialization: Any,
         plan: Any,
@@ -159,7 +166,7 @@ class Function:
         and the call waits for nothing.
         """
         if is_new:
-            _facts.close(arrays, lambda: self.named(values))
+            _facts.close(arrays, lambda: self.arguments_of(values))
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
                 callbacks = self.has_callbacks(specialization, arrays)
@@ -172,7 +179,7 @@ class Function:
             waits |= RESULTS
         block(results, arrays, waits)
 
-    def failed(
+    def error_of_call(
         self, specialization: Any, error: BaseException, values: tuple[Any, ...]
     ) -> BaseException:
         """A call has raised. Returns what is raised in place of that.
@@ -185,12 +192,12 @@ class Function:
         """
         __tracebackhide__ = True
         if specialization is not None:
-            compiling = _facts.close(None, lambda: self.named(values))
+            compiling = _facts.close(None, lambda: self.arguments_of(values))
             interrupted = compiling and not isinstance(error, Exception)
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
-        return clearer(name_donated(error, lambda: self.named(values)))
+        return clearer(name_donated(error, lambda: self.arguments_of(values)))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
@@ -205,7 +212,7 @@ class Function:
             if isinstance(e, LookupError):
                 warn_if_no_trace_is_kept()
             return True
-        except BaseException:  # an interrupt of JAX, as in `failed`
+        except BaseException:  # an interrupt of JAX, as in `error_of_call`
             self.table.remove(specialization)
             raise
         finally:
@@ -213,7 +220,7 @@ class Function:
 
     # --- specializations ---
 
-    def find(
+    def specialization_for(
         self, values: tuple[Any, ...], *, abstract: bool = False
     ) -> tuple[Any, tuple[Any, ...], bool]:
         """The specialization for bound values, made if there is none; the arrays.
@@ -229,7 +236,7 @@ class Function:
                 # As if they were the values of a call: those of NumPy are copied.
                 _, arrays, reads_numpy = self.table.find(arrays, abstract)
         except Exception as e:
-            raise self.failed(None, e, values)  # noqa: B904
+            raise self.error_of_call(None, e, values)  # noqa: B904
         return found, arrays, reads_numpy
 
 

@@ -5,8 +5,8 @@ from typing import Any, get_args, Literal, NamedTuple
 import jax
 import jax.tree_util as jtu
 
-from ._plan import partition
 from ._statics import is_array
+from ._structure import partition
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]

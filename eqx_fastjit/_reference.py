@@ -263,7 +263,7 @@ def is_calling() -> bool:
 
 
 def note() -> None:
-    """Have its call come to `Function.finished`."""
+    """Have its call come to `Function.complete_call`."""
     _here.noted = True
 
 
@@ -291,18 +291,18 @@ class Callable:
         __tracebackhide__ = True
         function = self._function
         values = self._bind(*args, **kwargs)
-        specialization, arrays, reads_numpy = function.find(values)
+        specialization, arrays, reads_numpy = function.specialization_for(values)
         outer = set_active(specialization)
         _calls.append(None)
         try:
             results, plan = split_output(specialization.jitted(*arrays))
             is_new, _here.noted = _here.noted or plan.blocks < 0, False
-            function.finished(
+            function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
             return plan.build(results)
         except BaseException as e:
-            raise function.failed(specialization, e, values)  # noqa: B904
+            raise function.error_of_call(specialization, e, values)  # noqa: B904
         finally:
             _calls.pop()
             set_active(outer)

@@ -32,7 +32,9 @@ class StagedCall:
         self.function: Function = jitted._function
         self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
         values = self.bind(*args, **kwargs)
-        specialization, arrays, _ = self.function.find(values, abstract=True)
+        specialization, arrays, _ = self.function.specialization_for(
+            values, abstract=True
+        )
         self.specialization = specialization
         # A table of its own, of one: that of the function may be cleared. And another
         # call may have made the specialization, with objects that are changed later.
@@ -43,7 +45,7 @@ class StagedCall:
         if own.flat.kept and own == specialization:
             self.table.add(own)
         # The values are not kept: they have the arrays, and may be changed.
-        self.parts = parts_of(self.function.named(values))
+        self.parts = parts_of(self.function.arguments_of(values))
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
@@ -64,7 +66,7 @@ class StagedCall:
     def other_call(self, values: tuple[Any, ...]) -> TypeError:
         """The error of a call that has other statics than the one that was lowered."""
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
-        now = parts_of(self.function.named(values))
+        now = parts_of(self.function.arguments_of(values))
         missing = Part("missing", None)
         with contextlib.suppress(Exception):  # of the user's `__eq__`, say
             for path in {**now, **self.parts}:
@@ -143,7 +145,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             if waits:  # JAX takes no tracers here
                 block(results, arrays, waits)
         except Exception as e:
-            named = name_donated(e, lambda: call.function.named(values))
+            named = name_donated(e, lambda: call.function.arguments_of(values))
             raise clearer(named)  # noqa: B904
         return plan.build(results)
 

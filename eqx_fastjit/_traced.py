@@ -17,8 +17,9 @@ from . import _facts
 from ._engine import engine_module
 from ._fallback import warn_of_versions
 from ._options import Options
-from ._plan import Handle, partition, Step, steps_of, Structure
+from ._result import Handle, Step, steps_of
 from ._statics import is_array
+from ._structure import partition, Structure
 
 
 class _Path(str):
@@ -92,7 +93,7 @@ class FlatFunction:
         values = self.structure.rebuild(arrays)
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return self.output(function.call_python(values))
-        with _facts.tracing(arrays, lambda: function.named(values)):
+        with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)
         self.traced = True
         return self.output(out)

@@ -14,9 +14,9 @@ import jax.export
 import jax.tree_util as jtu
 
 from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._callables import OMITTED, to_call
 from eqx_fastjit._options import donated
-from eqx_fastjit._parameters import OMITTED, to_call
-from eqx_fastjit._plan import partition
+from eqx_fastjit._structure import partition
 from eqx_fastjit._traced import quiet_donation
 
 from . import _format
@@ -43,7 +43,7 @@ class Exported:
         name: str = function.info.name
         parameters = list(function.signature.parameters.values())
         n = len(getattr(jitted, "args", ()))  # a bound method has its instance
-        _, values = function.split(jitted._bind(*args, **kwargs))
+        _, values = function.fun_and_values(jitted._bind(*args, **kwargs))
         if n and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(f"the instance of {name} is one of `*args`: name it.")
         free = inspect.Signature(parameters[n:])

@@ -14,11 +14,10 @@ import jax
 import jax.export
 import numpy as np
 
-from eqx_fastjit._callables import Description
+from eqx_fastjit._callables import Description, OMITTED
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
-from eqx_fastjit._parameters import OMITTED
-from eqx_fastjit._plan import partition
+from eqx_fastjit._structure import partition
 from eqx_fastjit._traced import FlatFunction
 
 from . import _private

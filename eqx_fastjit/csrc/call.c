@@ -47,7 +47,7 @@ static PyObject *note(PyObject *self, PyObject *unused) {
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
-    {"note", note, METH_NOARGS, "Have its call come to `Function.finished`."},
+    {"note", note, METH_NOARGS, "Have its call come to `Function.complete_call`."},
     {NULL}};
 
 /* --- the callable ----------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ typedef struct {
     State *state;
     Table *table;
     PyObject *function; /* `Function` */
-    PyObject *bind;     /* from the arguments of a call to its values (`_parameters.py`) */
+    PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
@@ -116,7 +116,7 @@ static PyObject *const *output_arrays(const Output *out) {
     return PySequence_Fast_ITEMS(out->owner);
 }
 
-/* The plan that a `_plan.Handle` refers to, a new reference. */
+/* The plan that a `_result.Handle` refers to, a new reference. */
 static Plan *plan_of(State *state, PyObject *handle) {
     PyObject *weak = PyObject_GetAttr(handle, state->s_plan);
     PyObject *plan = weak != NULL && PyWeakref_Check(weak) ? referent(weak) : NULL;
@@ -157,7 +157,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
     PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
-        done = PyObject_CallMethodObjArgs(self->function, w->state->s_finished, specialization,
+        done = PyObject_CallMethodObjArgs(self->function, w->state->s_complete_call, specialization,
                                           out->plan, w->values, arrays, results,
                                           is_new ? Py_True : Py_False,
                                           w->reads_numpy ? Py_True : Py_False, NULL);
@@ -171,7 +171,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, w->state->s_failed,
+        self->function, w->state->s_error_of_call,
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);

@@ -116,7 +116,7 @@ typedef struct State {
     PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves, *transferred;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
-    PyObject *s_failed, *s_finished, *s_specialize, *s_nbytes, *s_copy, *s_plan;
+    PyObject *s_error_of_call, *s_complete_call, *s_specialize, *s_nbytes, *s_copy, *s_plan;
 } State;
 
 extern struct PyModuleDef fastjit_module;

@@ -17,7 +17,8 @@ static const struct {
     size_t offset;
     const char *text;
 } names[] = {
-    {offsetof(State, s_failed), "failed"},         {offsetof(State, s_finished), "finished"},
+    {offsetof(State, s_error_of_call), "error_of_call"},
+    {offsetof(State, s_complete_call), "complete_call"},
     {offsetof(State, s_specialize), "specialize"}, {offsetof(State, s_nbytes), "nbytes"},
     {offsetof(State, s_copy), "copy"},             {offsetof(State, s_plan), "plan"},
 };

@@ -1,6 +1,6 @@
 /* Builds the result of a trace from the arrays that the compiled function returned.
 
-`_plan.py` says what a plan is made of. */
+`_result.py` says what a plan is made of. */
 
 #include "fastjit.h"
 
@@ -132,7 +132,7 @@ static int step_set_module(Step *step) {
     return is_read ? 0 : -1;
 }
 
-/* Reads a `_plan.Step`, and counts its arrays. */
+/* Reads a `_result.Step`, and counts its arrays. */
 static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
     const char *name;
     PyObject *data, *parts;

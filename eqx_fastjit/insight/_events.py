@@ -175,7 +175,7 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     whats = zip(avals, fact.placements or [None] * len(avals), strict=True)
     by_id = {id(x): what for x, what in zip(arrays, whats, strict=True)}
     name = _function_of(fact)
-    return describe(function.named(values), by_id, fact.settings, name)
+    return describe(function.arguments_of(values), by_id, fact.settings, name)
 
 
 def _function_of(fact: Fact) -> tuple[str, Any] | None:

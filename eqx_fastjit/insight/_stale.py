@@ -20,8 +20,8 @@ import numpy as np
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import is_users
-from eqx_fastjit._plan import DYNAMIC
 from eqx_fastjit._statics import state_of
+from eqx_fastjit._structure import DYNAMIC
 from eqx_fastjit._texts import describe_static
 
 from ._causes import Finding, make_finding
@@ -316,7 +316,7 @@ def _plain_arguments(flat: Any) -> dict[str, Any]:
     function, structure = flat.function(), flat.structure
     try:
         values = structure.rebuild([None] * structure.leaves.count(DYNAMIC))
-        arguments = dict(function.named(values))
+        arguments = dict(function.arguments_of(values))
     except Exception:  # of a class that is not built of `None`
         return {}
     for x in tuple(arguments.values()):

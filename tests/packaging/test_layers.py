@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 LAYERS = [
     ["_fallback", "_private", "_facts", "_errors"],
     ["_statics", "_blocking", "_donation", "_reference", "_texts"],
-    ["_plan", "_engine"],
-    ["_parameters", "_options", "_traced", "_callables", "_function"],
+    ["_structure", "_result", "_engine"],
+    ["_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
     ["_jit", "_install"],
     ["insight"],

@@ -94,7 +94,7 @@ def look_ups_survive():
     ]
     for args in values:
         bound = (args,)  # one parameter
-        specialization, arrays, _ = f._function.find(bound, abstract=True)
+        specialization, arrays, _ = f._function.specialization_for(bound, abstract=True)
         for start in range(N):
             out = without_memory(lambda bound=bound: table.find(bound, True), start)
             if out is not None:
