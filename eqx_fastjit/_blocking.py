@@ -15,7 +15,7 @@ array is ready. A call waits
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -179,8 +179,10 @@ def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
                 yield from _equations(inner, seen)
 
 
-def has_host_callbacks(traced: Any) -> bool:
+def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
     """Whether the traced program calls back into Python, which may raise.
+
+    `lower` lowers it, if `traced` should not.
 
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
     `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
@@ -194,6 +196,6 @@ def has_host_callbacks(traced: Any) -> bool:
         foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
     if not foreign:
         return False
-    module = traced.lower().compiler_ir("stablehlo").operation
+    module = (lower or traced.lower)().compiler_ir("stablehlo").operation
     text = module.get_asm(large_elements_limit=16)
     return re.search(r"custom_call @\w*callback", text) is not None

@@ -204,7 +204,11 @@ class Function:
         engine = engine_module()
         outer = engine.set_active(None)  # what is lowered for it is no part of the call
         try:
-            return has_host_callbacks(kept_trace(specialization.jitted, arrays))
+            traced = kept_trace(specialization.jitted, arrays)
+            # By the arrays, for which it has been lowered: JAX still has that.
+            return has_host_callbacks(
+                traced, lambda: specialization.jitted.trace(*arrays).lower()
+            )
         except Exception as e:
             # It is not known, so block. The trace has been dropped
             # (`jax.clear_caches()` in the function itself); or it cannot be lowered by

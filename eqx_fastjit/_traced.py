@@ -136,6 +136,9 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
     engine = engine_module()
     outer = engine.set_active(None)  # so that `FlatFunction` refuses
     try:
+        # For arrays JAX would also look up how each is placed, which takes long.
+        with contextlib.suppress(Exception):
+            return jitted.trace(*map(_facts.aval_of, arrays))
         return jitted.trace(*arrays)
     finally:
         engine.set_active(outer)

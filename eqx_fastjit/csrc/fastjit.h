@@ -79,13 +79,11 @@ typedef struct Type {
     int is_mutable;     /* as a static */
     Py_ssize_t n_dynamic;
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
-    struct Type *next;  /* in the list of those that were forgotten */
 } Type;
 
 typedef struct {
     Type **slots; /* open addressing by the type's address */
     size_t mask, count;
-    Type *forgotten;
 } Types;
 
 /* --- the walk over a call ------------------------------------------------------------- */

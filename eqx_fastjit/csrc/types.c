@@ -13,7 +13,7 @@ static void types_put(Types *types, Type *type) {
 static int types_reserve(Types *types) {
     if (types->slots != NULL && 2 * (types->count + 1) <= types->mask) return 0;
     size_t size = types->slots == NULL ? 256 : 2 * (types->mask + 1);
-    Types larger = {PyMem_Calloc(size, sizeof(Type *)), size - 1, 0, types->forgotten};
+    Types larger = {PyMem_Calloc(size, sizeof(Type *)), size - 1, 0};
     if (larger.slots == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -71,25 +71,16 @@ Type *types_add(State *state, PyObject *x) {
     return type;
 }
 
-/* Has each type's reader chosen anew. What was known stays: walks may be in the middle of it. */
+/* Has each type's reader chosen anew. What was known is never freed: walks may be in the
+middle of it, and it is rare that a class is registered late. */
 void types_forget(Types *types) {
-    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++) {
-        Type *type = types->slots[i];
-        if (type == NULL) continue;
-        type->next = types->forgotten;
-        types->forgotten = type;
-        types->slots[i] = NULL;
-    }
+    if (types->slots != NULL) memset(types->slots, 0, (types->mask + 1) * sizeof(Type *));
     types->count = 0;
 }
 
 void types_free(Types *types) {
-    types_forget(types);
-    while (types->forgotten != NULL) {
-        Type *type = types->forgotten;
-        types->forgotten = type->next;
-        type_free(type);
-    }
+    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++)
+        if (types->slots[i] != NULL) type_free(types->slots[i]);
     PyMem_Free(types->slots);
     *types = (Types){0};
 }
