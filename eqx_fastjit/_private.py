@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import pkgutil
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -80,14 +81,17 @@ hide_from_tracebacks(os.path.dirname(__file__))
 
 
 @functools.cache
-def _is_array_class(cls: type) -> bool:
-    return issubclass(cls, (np.ndarray, np.generic, jax.Array))
+def _has_value(cls: type) -> bool:
+    return issubclass(cls, (np.ndarray, np.generic, jax.Array, Tracer))
 
 
 @functools.cache
 def _slots_of(cls: type) -> tuple[str, ...]:
-    """The names of the slots of a class, the most specific first."""
-    return tuple([x for c in cls.__mro__ for x in vars(c).get("__slots__", ())])
+    """The names of a class's public slots, the most specific first."""
+    names = [x for c in cls.__mro__ for x in vars(c).get("__slots__", ())]
+    # (A property of such a name computes what it returns.)
+    slots = [x for x in names if type(getattr(cls, x, 0)) is types.MemberDescriptorType]
+    return tuple([x for x in slots if not x.startswith("_")])
 
 
 def values_inside(x: Any) -> list[Any]:
@@ -103,10 +107,8 @@ def values_inside(x: Any) -> list[Any]:
     more = vars(x) if type(x).__dictoffset__ else ()
     for name in (*_slots_of(type(x)), *more):
         part = getattr(x, name, None)
-        if isinstance(part, Tracer):
+        if _has_value(type(part)):
             inside += values_inside(part)
-        elif _is_array_class(type(part)):
-            inside.append(part)
     return inside or [x]
 
 
