@@ -153,7 +153,9 @@ class Waits(contextlib.ExitStack):
         while not _is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
-            if frame.f_code is Function.finished.__code__ and _has_to(frame.f_locals):
+            if frame.f_code is Function.complete_call.__code__ and _has_to(
+                frame.f_locals
+            ):
                 blocks = HAS_TO_BLOCK
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
