@@ -105,7 +105,6 @@ def test_modules(script, tmp_path):
     assert "__main__" in ended.stdout and "'0', '-m']" in ended.stdout
 
 
-@pytest.mark.parametrize("name", ["run", "doctor"])
 @pytest.mark.parametrize(
     "imports",
     [
@@ -113,7 +112,7 @@ def test_modules(script, tmp_path):
         "filter_jit = importlib.import_module('equinox').filter_jit",
     ],
 )
-def test_libraries_that_import_equinox(imports, name, tmp_path):
+def test_libraries_that_import_equinox(imports, tmp_path):
     """Their decorators get the replacement; a traceback through them is Python's."""
     (tmp_path / "library.py").write_text(
         f"import importlib\n{imports}\n"
@@ -123,34 +122,30 @@ def test_libraries_that_import_equinox(imports, name, tmp_path):
     )
     path = tmp_path / "program.py"
     path.write_text("import library\n")
-    ended = command(name, path, code=1)
-    assert ended.stdout == "eqx_fastjit._jit\n"
     python = command(python=(str(path),), code=1).stderr
-    assert ended.stderr.startswith(python)
+    for name in ("run", "doctor"):
+        ended = command(name, path, code=1)
+        assert ended.stdout == "eqx_fastjit._jit\n"
+        assert ended.stderr.startswith(python)
 
 
-def test_what_runs_after_the_program(tmp_path):
-    """`atexit` functions and threads still have its `__main__`, for pickles, say."""
+@pytest.mark.parametrize("name", ["run", "doctor"])
+def test_the_program_comes_first_and_last(name, tmp_path):
+    """It sets JAX's variables and devices, as `jax.distributed` needs it, and `atexit`
+    functions and threads still have its `__main__`, for pickles, say.
+    """
     path = tmp_path / "program.py"
     path.write_text(
-        "import atexit, pickle\n"
+        "import atexit, os, pickle, sys\n"
+        "assert 'jax' not in sys.modules\n"
+        "os.environ['JAX_ENABLE_X64'] = '1'\n"
+        "import equinox as eqx, jax, numpy as np\n"
+        "jax.config.update('jax_num_cpu_devices', 3)\n"
+        "print(eqx.filter_jit(lambda x: x)(np.ones(1)).dtype, len(jax.devices()))\n"
         "class Local: pass\n"
         "atexit.register(lambda: print(len(pickle.dumps(Local())) > 0))\n"
     )
-    assert command("run", path).stdout == "True\n"
-
-
-def test_the_program_may_set_jaxs_variables_first(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import os, sys\n"
-        "assert 'jax' not in sys.modules\n"
-        "os.environ['JAX_ENABLE_X64'] = '1'\n"
-        "import equinox as eqx, numpy as np\n"
-        "print(eqx.filter_jit(lambda x: x)(np.ones(1)).dtype)\n"
-    )
-    for name in ("run", "doctor"):
-        assert command(name, path).stdout == "float64\n"
+    assert command(name, path, XLA_FLAGS="").stdout == "float64 3\nTrue\n"
 
 
 def test_a_program_that_imports_this_library_first(tmp_path):
@@ -162,18 +157,6 @@ def test_a_program_that_imports_this_library_first(tmp_path):
     )
     assert command("run", path).stdout == "[2.] eqx_fastjit._jit\n"
     assert "1 first call" in command("doctor", "--verbose", path).stderr
-
-
-def test_the_program_may_choose_its_devices(tmp_path):
-    """As `jax.distributed.initialize` needs it, too."""
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import equinox as eqx, jax\n"
-        "jax.config.update('jax_num_cpu_devices', 3)\n"
-        "print(len(jax.devices()))\n"
-    )
-    for name in ("run", "doctor"):
-        assert command(name, path, XLA_FLAGS="").stdout == "3\n"
 
 
 def test_the_first_call_of_plain_jit(tmp_path):
@@ -227,10 +210,8 @@ def test_fail_on_any(tmp_path):
         "SCALE = 2.0\n"
         "f(np.ones(2, np.float32))\n"
     )
-    assert (
-        "global `SCALE`" in command("doctor", "--fail-on", "any", path, code=1).stderr
-    )
-    assert command("doctor", path)
+    ended = command("doctor", "--fail-on", "any", path, code=1)
+    assert "global `SCALE`" in ended.stderr
 
 
 def test_interrupts_end_the_program_as_under_python(tmp_path):
