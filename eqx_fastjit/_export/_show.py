@@ -29,7 +29,8 @@ def _lines(
 ) -> Iterator[str]:
     exported = jax.export.deserialize(bytearray(sections["portable"]))
     yield f"{path}: {header['name']}, made by {header['made_by']}"
-    devices = f"{exported.nr_devices} devices"
+    n = exported.nr_devices
+    devices = "1 device" if n == 1 else f"{n} devices"
     yield f"StableHLO for {', '.join(exported.platforms)} ({devices})"
     yield f"differentiable {header['vjp_order']} times, donate={header['donate']!r}"
     if "compiled" in sections:
@@ -41,10 +42,10 @@ def _lines(
         ("result", header["result"], exported.out_avals),
     ):
         yield f"{title}:"
-        n = len(lines) if everything else _MAX_LINES
-        for line in lines[:n]:
+        most = len(lines) if everything else _MAX_LINES
+        for line in lines[:most]:
             is_array = line[1] == "array"
             text = avals[line[2]].str_short() if is_array else show_line(line)
             yield f"    {line[0]}  {text}"
-        if len(lines) > n:
-            yield f"    ... and {len(lines) - n} more (--all shows them)"
+        if len(lines) > most:
+            yield f"    ... and {len(lines) - most} more (--all shows them)"
