@@ -7,10 +7,9 @@ import itertools
 
 from ._describe import Cause, is_below, Leaf
 from ._roots import is_in_module, is_number, NUMBER, parent, Root
+from ._savings import FUNCTIONS
 
 
-# The types of statics that are functions, or hold one.
-_FUNCTIONS = {"function", "partial", "PjitFunction"}
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 
 
@@ -80,11 +79,11 @@ def _of_static(root: Root) -> str | None:
     owner = root.table.leaf(parent(root.leaf))
     if owner is not None and "GradientTransformation" in owner.type:
         return "optimiser"
+    again = any(x.text == y.text and x.type == y.type for x, y in _pairs(statics))
+    if all(x.type.rpartition(".")[2] in FUNCTIONS for x in statics):
+        return None if root.own[0].aspect == "which" else _of_made(root)
     if any(x.dtype for x in statics):
         return "array"
-    again = any(x.text == y.text and x.type == y.type for x, y in _pairs(statics))
-    if again and any(x.type.rpartition(".")[2] in _FUNCTIONS for x in statics):
-        return _of_made(root)
     if found := _of_fields(root):
         return found
     if len(types) == 1 and types <= _CONTAINERS:
@@ -115,7 +114,7 @@ def _of_fields(root: Root) -> str | None:
     leaves = [x for path in paths for x in root.table.leaves(path) if x is not None]
     if any(x.dtype for x in leaves):
         return "array"
-    leaves = [x for x in leaves if x.of not in _FUNCTIONS]
+    leaves = [x for x in leaves if x.of not in FUNCTIONS]
     return "number of a configuration" if any(map(is_number, leaves)) else None
 
 

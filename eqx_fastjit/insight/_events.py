@@ -22,11 +22,11 @@ from typing import Any
 import jax
 
 from eqx_fastjit import _facts
-from eqx_fastjit._callables import place_of
+from eqx_fastjit._callables import place_of, source_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
-from ._describe import Cause, compare, describe, Leaf, Reason
+from ._describe import Cause, compare, describe, Difference, Leaf, Reason
 from ._private import function_in_jit
 
 
@@ -268,16 +268,35 @@ def _outside(stage: str, seconds: float, name: str) -> None:
     took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
     nested, _here.nested = min(_here.nested, took["trace"]), 0.0
     _here.pending.clear()
-    place = place_of(function_in_jit())
+    fun = function_in_jit()
+    place = place_of(fun)
     if place is not None and not is_users(place.file):
         place = None  # an operation, or a library's
     function = FunctionInfo(name, name, place, number=0)
     event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
+    if place is not None and _is_made_again(function, fun):
+        again = Difference(name, Cause.NEW_FUNCTION, None, None)
+        event.reason = Reason(Cause.NEW_FUNCTION, (again,))
     event.started -= sum(took.values())
     if (around := _facts.tracing_now()) is not None:
         event.inside = around.number
         around.nested += _spent(event)
     _tell(event)
+
+
+# What the same text made last, of functions of plain `jax.jit`.
+_made: dict[Any, weakref.ref[Any]] = {}
+
+
+def _is_made_again(function: FunctionInfo, fun: Any) -> bool:
+    """Whether the same text has made another function before."""
+    source = source_of(fun)
+    key = function.key(), source and source.__code__
+    try:
+        known, _made[key] = _made.get(key), weakref.ref(fun)
+    except TypeError:  # it cannot be referred to weakly
+        return False
+    return known is not None and known() is not fun
 
 
 def _spent(x: Fact) -> float:

@@ -33,6 +33,8 @@ class Group:
     table: Table | None = None
     # Those of other functions, for the same lengths. Their events are here, too.
     others: list["Group"] = dataclasses.field(default_factory=list["Group"])
+    # Of a function of plain `jax.jit`, its first compilation.
+    before: Event | None = None
 
     @property
     def first(self) -> Event:
@@ -103,7 +105,7 @@ def group(events: Iterable[Event]) -> list[Group]:
         outermost = _outermost(event, by_number)
         if event.is_outside:
             starts = jitted.setdefault(event.function.key(), event) is event
-            key = event.function.key(), starts
+            key = event.function.key(), starts, bool(event.reason.differences)
         elif outermost.failed:
             how = "interrupted" if outermost.interrupted else "failed"
             key = outermost.function.key(), line_of(outermost), how
@@ -111,7 +113,8 @@ def group(events: Iterable[Event]) -> list[Group]:
             own = functions.setdefault(_key(outermost), {})
             own.setdefault(outermost.number, []).append(event)
             continue
-        groups.setdefault(key, Group([], starts)).events.append(event)
+        before = jitted.get(event.function.key())
+        groups.setdefault(key, Group([], starts, before=before)).events.append(event)
     found = list(groups.values())
     for compilations in functions.values():
         found += _of_function(list(_with_stages(compilations.values())))

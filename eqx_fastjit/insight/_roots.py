@@ -20,6 +20,7 @@ from ._savings import Column, Partition, Table
 _ASPECTS = {
     "kind": Cause.STRUCTURE,
     "value": Cause.STATIC,
+    "which": Cause.STATIC,
     "dtype": Cause.DTYPE,
     "rank": Cause.SHAPE,
     "axis": Cause.SHAPE,
@@ -221,7 +222,7 @@ def _key(table: Table, column: Column, top: list[str], models: set[str]) -> obje
         return ("model", argument) if path in models else ("size", ids)
     if is_weak(table, column):
         return ("weak",)  # what is computed from one becomes strong with it
-    if aspect in ("value", "dtype"):
+    if aspect in ("value", "which", "dtype"):
         return aspect, argument, ids
     return (aspect, path) if aspect == "setting" else (aspect,)
 

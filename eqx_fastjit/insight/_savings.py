@@ -21,9 +21,10 @@ class Column(NamedTuple):
     """Something that calls differ in."""
 
     path: str
-    # "kind" (array, static or which node), "value" (of a static), "rank", "axis",
-    # "dtype", "placement", "setting", "function" (which one of those that a line made)
-    # and, without a path, "again" (compiled before, with the same arguments).
+    # "kind" (array, static or which node), "value" (of a static), "which" (function, by
+    # its text), "rank", "axis", "dtype", "placement", "setting", "function" (which one
+    # of those that a line made) and, without a path, "again" (compiled before, with the
+    # same arguments).
     aspect: str
     axis: int = -1
 
@@ -56,8 +57,10 @@ def partition(values: Iterable[Any]) -> Partition:
     return tuple(first.setdefault(value, i) for i, value in enumerate(values))
 
 
-# Statics of which an edit changes no part, but the whole.
-_WHOLES = ("function", "partial", "PjitFunction", "list", "dict", "set", "tuple")
+# The types of statics that are functions, or hold one.
+FUNCTIONS = ("function", "partial", "PjitFunction")
+# Those of which an edit changes no part, but the whole.
+_WHOLES = (*FUNCTIONS, "list", "dict", "set", "tuple")
 
 
 def _has_fields(leaf: Leaf) -> bool:
@@ -74,6 +77,8 @@ def _cells(leaf: Leaf) -> dict[Column, Any]:
     cells: dict[Column, Any] = {Column(path, "kind"): leaf.kind}
     if leaf.kind == "static":
         cells[Column(path, "value")] = leaf.type, leaf.dtype, leaf.identity, leaf.text
+        if leaf.type.rpartition(".")[2] in FUNCTIONS:  # that are made again, or others
+            cells[Column(path, "which")] = leaf.type, leaf.text
         return cells
     cells[Column(path, "rank")] = len(leaf.shape)
     cells |= {Column(path, "axis", i): str(n) for i, n in enumerate(leaf.shape)}

@@ -45,8 +45,7 @@ def edit_to_array(
     """
     cast = "" if dtype is None else f", dtype=jnp.{dtype}"
     if owner is not None:
-        # Where that is nobody knows, but maybe who called the caller.
-        where = ", from ".join([show_place(x) for x in frames[:2] or (None,)])
+        where = show_place(frames[0] if frames else None)
         code = f"jnp.asarray({pattern.format(path)}{cast})"
         if not owner.is_module:
             where = f"where `{path}` is set, for the call at {where}"

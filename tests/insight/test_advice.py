@@ -425,6 +425,16 @@ def sizes_of_models(jit):
         f(eqx.nn.MLP(2, 2, width, 1, key=jax.random.key(0)), jnp.ones(2))
 
 
+def two_functions_made_again(jit):
+    f = jit(lambda act, x: act(x))
+    make = [
+        lambda: lambda x: x + 1,
+        lambda: lambda x: x - 1,
+    ]
+    for i in (0, 1, 0):
+        f(make[i](), X)
+
+
 def a_cell(jit):
     f = jit(lambda act, x: act(x))
     for scale in (0.5, 1.5):
@@ -457,6 +467,8 @@ SEVERAL = {
     a_partial: ({"`partial` of `evaluate` made again": 2}, 2),
     two_sets_of_options: ({}, 0),
     sizes_of_models: ({}, 0),
+    # One of each has to be compiled.
+    two_functions_made_again: ({"`act` made again": 2}, 1),
     a_cell: ({"`act` made again": 1}, 1),
 }
 

@@ -3,6 +3,7 @@
 Promise 37 of docs/reliability.md.
 """
 
+import functools
 import types
 
 import equinox as eqx
@@ -84,6 +85,54 @@ def test_a_constant_has_the_name_of_its_variable():
     names = {x.type.partition("[")[2]: x.name for x in found}
     assert names["60,1000]"] == "ARRAY" and names["2,7]"] == "cell"
     assert names["5,7]"] == "HOLDER.inside" and names["9,9]"] == ""
+
+
+# --- functions of plain jax.jit -------------------------------------------------------
+
+
+def power(x, n):
+    return (x**n).sum() * n
+
+
+def made_again(x):
+    for i in range(4):
+        jax.jit(lambda x: power(x, i + 2.0))(x)  # noqa: B023
+
+
+def partials(x):
+    for i in range(4):
+        jax.jit(functools.partial(power, n=i + 2.0))(x)
+
+
+def static_argument(x):
+    f = jax.jit(lambda x, n: power(x, n + 0.5), static_argnames="n")
+    for n in range(2, 6):
+        f(x, n=n)
+
+
+def other_shapes(x):
+    f = jax.jit(lambda x: power(x, 2.5))
+    for n in range(2, 6):
+        f(x[:n])
+
+
+@pytest.mark.parametrize(
+    ("program", "attribute", "spared"),
+    [
+        (made_again, "made again", 3),
+        (partials, "made again", 3),
+        (static_argument, "static argument", 3),
+        (other_shapes, "jax.jit", 0),
+    ],
+)
+def test_a_function_of_plain_jit_that_could_be_spared(
+    watched, program, attribute, spared
+):
+    x = np.ones(7, np.float32)
+    found = watched(lambda: program(x))
+    rows = (*found.findings, *found.prices, *found.others)
+    (finding,) = [x for x in rows if x.attribute == attribute and x.count == 3]
+    assert finding.spares == spared and bool(finding.edit) == (finding.saves > 0)
 
 
 # --- unrolled loops -------------------------------------------------------------------
