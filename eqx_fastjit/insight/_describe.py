@@ -12,6 +12,7 @@ import functools
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -280,14 +281,10 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
 # --- what differs ---------------------------------------------------------------------
 
 
-def _own_signature(event: Any) -> tuple[Leaf, ...]:
-    return event.signature
-
-
 def compare(
     event: Any,
     history: Sequence[Any],
-    signature_of: Callable[[Any], tuple[Leaf, ...]] = _own_signature,
+    signature_of: Callable[[Any], tuple[Leaf, ...]] = attrgetter("signature"),
 ) -> Reason | None:
     """Why an event happened, against the earlier one that it differs least from.
 

@@ -6,6 +6,7 @@ Nothing here imports JAX before the program does.
 # Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -47,10 +48,9 @@ class ProgramProfile:
         from ._device import Device
         from ._waits import Waits
 
-        self._device = Device()
-        self._waits = Waits(self._device.waited)
-        self._device.__enter__()
-        self._waits.__enter__()
+        until = self._until = contextlib.ExitStack()
+        self._device = until.enter_context(Device())
+        until.enter_context(Waits(self._device.waited))
         jitted_type: Any = JitWrapped
         call, note = jitted_type.__call__, self._note
 
@@ -60,6 +60,7 @@ class ProgramProfile:
             return call(jitted, *args, **kwargs)
 
         jitted_type.__call__ = counted
+        until.callback(delattr, jitted_type, "__call__")  # what it inherits is back
 
     def report(self) -> str:
         """What the program, which is over, spent its time on.
@@ -70,14 +71,10 @@ class ProgramProfile:
         session = self._profiler.stop()
         if not self._called:
             return "The program called no function of equinox.filter_jit."
-        from eqx_fastjit._jit import JitWrapped
-
         from ._profile import MATTERS, of_program, tree_text
         from ._why import title_of
 
-        del JitWrapped.__call__
-        self._waits.close()
-        self._device.close()
+        self._until.close()
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
         total, rows = 0.0, []
         for i, called in enumerate(ranked):
