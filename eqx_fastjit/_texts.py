@@ -46,8 +46,10 @@ class _Words(reprlib.Repr):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
             code = x.__code__
-            file = os.path.basename(code.co_filename)
-            return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
+            place = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+            name, room = x.__qualname__, max(0, _MAX_TEXT - len(place))
+            # The end of it tells most.
+            return (name if len(name) <= room else f"...{name[3 - room :]}") + place
         if isinstance(x, enum.Enum):
             return f"{cls.__qualname__}.{x.name}"
         if isinstance(x, functools.partial):

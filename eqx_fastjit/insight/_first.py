@@ -245,9 +245,9 @@ _STACK = (
     " Before it, `parts = [eqx.partition(x, eqx.is_array) for x in layers]`, "
     "`arrays, rest = zip(*parts)` and "
     "`xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)`, where `layers` is the "
-    "list; in `body(x, arrays)`, the layer is `eqx.combine(arrays, rest[0])`. (The "
-    "layers may differ in their arrays only. To have them stacked from the beginning, "
-    "make them by `eqx.filter_vmap` over their keys.)"
+    "list; in `body(x, arrays)`, the one that it takes is "
+    "`eqx.combine(arrays, rest[0])`. (They may differ in their arrays only. To have "
+    "layers stacked from the start, make them by `eqx.filter_vmap` over their keys.)"
 )
 
 
@@ -258,7 +258,7 @@ def _differ(loop: UnrolledLoop) -> str:
 
 def _scanned(loop: UnrolledLoop) -> str:
     """What the iterations of a loop do not share."""
-    parts = ["the layers' arrays, stacked"] * loop.layered
+    parts = ["the arrays that the iterations take of a list, stacked,"] * loop.layered
     parts += ["an array of the numbers that differ"] * bool(loop.numbers)
     parts += ["the array that it takes parts of"] * loop.indexed
     return f"{' and '.join(parts)} as `xs`" if parts else "`xs=None, length=n`"

@@ -46,6 +46,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     shown, sizes = _leaves(root, path), [*root.sizes] or [0]
     facts = {
         "leaf": path,
+        "argument": argument_of(path),
         "object": root.path,
         "old": old,
         "new": new,
@@ -81,7 +82,7 @@ def _evidence(root: Root, path: str) -> str:
     """Whether the number could be an array."""
     if root.follows != "literals":
         return _DOUBT.format(leaf=path)
-    return " Only numbers differ between the traces: an array is safe."
+    return " Only numbers differ between the traces: an array as argument is safe."
 
 
 # By the type of what wraps.

@@ -110,6 +110,8 @@ def headline(report: Report) -> str:
         found = plural(len(report.findings), "finding")
     saves = show_seconds(report.saves)
     saved = f", of which {saves} can be saved" if report.saves else ""
+    if saved and not report.findings:
+        saved, found = "", f"no finding, but rows that save {saves}"
     ran = f"ran for {show_seconds(report.run.seconds)}{saved}"
     return f"{ran}: {found}; {plural(n, 'compilation')} took {seconds}"
 

@@ -83,6 +83,37 @@ def configuration_of_several_numbers(jit):
     )
 
 
+@case("static", "optimiser")
+def optimiser(jit):
+    def step(params, state, opt):
+        updates, state = opt.update(params, state)
+        return optax.apply_updates(params, updates), state
+
+    f = jit(lambda *args: step(*args))
+    g = jit(lambda *args: step(*args))
+    opt = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+    out, mended = [], []
+    for rate in (0.1, 0.2, 0.3):
+        faulty = optax.sgd(rate)
+        out.append(f(jnp.asarray(X), faulty.init(X), faulty)[0])
+        state = opt.init(X)
+        state.hyperparams["learning_rate"] = jnp.asarray(rate, jnp.float32)
+        mended.append(g(jnp.asarray(X), state, opt)[0])
+    return out, mended, (f, g)
+
+
+@case("static", "wrapper")
+def wrapper_made_again(jit):
+    f = jit(lambda act, x: act(x))
+    g = jit(lambda act, x: act(x))
+
+    def act(x):
+        return x * 2
+
+    out = [f(functools.partial(act), X) for _ in range(3)]
+    return out, [g(act, X) for _ in range(3)], (f, g)
+
+
 @case("structure", "initial value")
 def initial_value(jit):
     f = jit(lambda total, x: x if total is None else total + x)

@@ -56,7 +56,7 @@ CASES = {
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "Pass it as an argument of its own, `jnp.asarray(solver.rtol)`",
+        "`eqx.tree_at(lambda solver: solver.rtol, solver, value)`, inside of what is",
     ),
     "structure": Expected(
         "structure",

@@ -238,7 +238,11 @@ def layers(x, w, ws):
         (same, 0, "`xs=None, length=n`"),
         (number, 0, "an array of the numbers that differ as `xs`"),
         (index, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
-        (layers, [jnp.ones(2)] * 4, "the layers' arrays, stacked"),
+        (
+            layers,
+            [jnp.ones(2)] * 4,
+            "the arrays that the iterations take of a list, stacked",
+        ),
     ],
 )
 def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
