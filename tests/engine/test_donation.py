@@ -100,9 +100,9 @@ def test_an_array_that_was_donated_cannot_be_used_again():
     x = jnp.ones(2)
     assert f({"x": x}).tolist() == [2, 2]
     line = rf"`tree\['x'\]` was deleted.*`donating` \({__file__}:\d+\)"
-    for _ in range(2):
+    for call in (f, f, f.lower({"x": jnp.ones(2)}).compile()):
         with pytest.raises((RuntimeError, ValueError), match=line):
-            f({"x": x})
+            call({"x": x})
     with pytest.raises((RuntimeError, ValueError), match=r"`y\[0\]` was.*`donating`"):
         filter_jit(lambda y: y[0] * 2)([x])
     assert f({"x": jnp.ones(2)}).tolist() == [2, 2]

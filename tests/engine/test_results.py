@@ -267,15 +267,13 @@ def test_weak_types_and_placement_of_results():
         assert (a.committed, a.sharding) == (b.committed, b.sharding)
 
 
-def test_a_result_that_is_nested_deeply():
-    """It may be as deep as under Equinox, which JAX's own functions build."""
-
-    def nested(x):
-        return functools.reduce(lambda inner, _: [inner], range(800), x)
-
-    f = filter_jit(nested)
+def test_arguments_and_results_that_are_nested_deeply():
+    """They may be as deep as under Equinox, which JAX's own functions build."""
+    deep = functools.reduce(lambda inner, _: [inner], range(800), X)
+    f, traces = count_traces(lambda tree: tree)
     for _ in range(2):
-        out = f(X)
+        out = f(deep)
         for _ in range(800):
             (out,) = out
         assert jnp.array_equal(out, X)
+    assert len(traces) == 1
