@@ -14,10 +14,8 @@ from typing import Any
 from ._attributes import attribute_of
 from ._causes import Finding, make_finding, table
 from ._describe import Cause
-from ._events import Event
 from ._groups import Group
 from ._phrases import facts_of
-from ._programs import is_like_another
 from ._roots import Root
 from ._savings import is_decided, Saved
 from ._why import cause_of, is_first, name_of, show_difference
@@ -107,9 +105,7 @@ def finding_of(group: Group) -> Finding:
         "calls": group.calls,
     }
     if group.table is None or not group.roots:
-        spared = _spared(group)
-        fields |= {"saves": sum(e.seconds for e in spared), "spares": len(spared)}
-        return make_finding(*_plain(group, spared), **fields)
+        return make_finding(*_plain(group), **fields)
     found = Diagnosis(group)
     parts = [_part(found, x, True) for x in found.mended]
     parts += [_part(found, x, False) for x in found.price]
@@ -134,27 +130,10 @@ def finding_of(group: Group) -> Finding:
     )
 
 
-def _spared(group: Group) -> list[Event]:
-    """Of a function of plain `jax.jit`, what its earlier compilations could spare."""
-    if group.before is None or group.is_first:
-        return []
-    found = [group.before, *group.events]
-    return [e for i, e in enumerate(found) if is_like_another(e, found[:i])]
-
-
-def _plain(
-    group: Group, spared: Sequence[Event]
-) -> tuple[str, dict[str, Any], str | None]:
+def _plain(group: Group) -> tuple[str, dict[str, Any], str | None]:
     """Cause, facts and attribute of what has no roots."""
-    first, attribute = group.first, None
-    if first.is_outside:
-        attribute = "jax.jit"
-        if spared:
-            again = spared[0].reason.differences
-            attribute = "made again" if again else "static argument"
-    elif is_first(first):
-        attribute = "first call"
-    return cause_of(first), facts_of(group), attribute
+    attribute = "first call" if is_first(group.first) else None
+    return cause_of(group.first), facts_of(group), attribute
 
 
 def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:

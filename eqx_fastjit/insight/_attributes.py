@@ -5,7 +5,7 @@ By it the table of causes has a sentence and a fix.
 
 import itertools
 
-from ._describe import Cause, is_below, Leaf
+from ._describe import Cause, is_below, Leaf, WRAPPED
 from ._roots import is_in_module, is_number, NUMBER, parent, Root
 from ._savings import FUNCTIONS
 
@@ -47,6 +47,7 @@ def fields_of(root: Root) -> list[str]:
 _VALUES = {
     "number",
     "number of a model",
+    "number under jax.jit",
     "number of a configuration",
     "type",
     "container",
@@ -91,8 +92,12 @@ def _of_static(root: Root) -> str | None:
     if again:
         return "created again"
     found = _of_numbers(statics)
-    is_part = found == "number" and is_in_module(root.table, root.leaf)
-    return "number of a model" if is_part else found
+    if found == "number" and is_in_module(root.table, root.leaf):
+        return "number of a model"
+    event = root.table.rows[-1].event
+    if found == "number" and event is not None and event.is_outside and owner is None:
+        return "number under jax.jit"
+    return found
 
 
 def _pairs(leaves: list[Leaf]) -> list[tuple[Leaf, Leaf]]:
@@ -122,13 +127,18 @@ def _of_made(root: Root) -> str:
     """Of a function that is made again: what of it is not."""
     if inner_of(root) is not None:
         return "wrapper"
-    cells = [x for x in fields_of(root) if x not in root.paths]
-    return "closure" if cells else "created again"
+    return "closure" if cells_of(root) else "created again"
+
+
+def cells_of(root: Root) -> list[str]:
+    """What differs in the closure of a function, but for one that it wraps."""
+    found = (x for x in fields_of(root) if not x.endswith(WRAPPED))
+    return [x for x in found if x not in root.paths]
 
 
 def inner_of(root: Root) -> Leaf | None:
     """What is wrapped, if it is the same in all calls."""
-    paths = (f"{root.leaf}{x}" for x in (".__wrapped__", ".func"))
+    paths = (f"{root.leaf}{x}" for x in (WRAPPED, ".func"))
     leaves, varying = root.table.rows[-1].leaves, root.table.varying
     same = (leaves[x] for x in paths if x in leaves and x not in varying)
     return next((leaf for leaf in same if leaf.of), None)

@@ -11,6 +11,7 @@ import enum
 import functools
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -224,6 +225,8 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
 
 # Of `jax.jit`.
 _JITTED: Any = type(jax.jit(lambda: None))
+# Of what wraps a function, as `functools.wraps` has it.
+WRAPPED = ".__wrapped__"
 # Their closures are those of what they wrap.
 _WRAPPERS = ("partial", _JITTED.__qualname__)
 
@@ -236,14 +239,16 @@ def _captured(part: _Part) -> list[_Part]:
         values = {".func": x.func} | {f".args[{i}]": y for i, y in enumerate(x.args)}
         values |= {f".keywords[{k!r}]": y for k, y in x.keywords.items()}
     elif type(x) is _JITTED:
-        values = {".__wrapped__": x.__wrapped__}
+        values = {WRAPPED: x.__wrapped__}
     elif type(x) is types.FunctionType and "__wrapped__" in vars(x):
-        values = {".__wrapped__": vars(x)["__wrapped__"]}
-    elif type(x) is types.FunctionType and part.of in ("", *_WRAPPERS):
+        values = {WRAPPED: vars(x)["__wrapped__"]}
+    elif type(x) is types.FunctionType and (
+        part.of in ("", *_WRAPPERS) or part.path.endswith(WRAPPED)
+    ):
         with contextlib.suppress(ValueError):  # a cell is empty
             cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
             values = {f"<{name}>": cell.cell_contents for name, cell in cells}
-    if part.of == "function":
+    if part.of == "function" and not part.path.endswith(WRAPPED):
         return []  # of what is captured, no more
     return [_Part(part.path + name, y, True, of) for name, y in values.items()]
 
@@ -260,18 +265,34 @@ def _node(part: _Part, size: int) -> Leaf:
     return Leaf(part.path, "structure", text, type=_type_name(cls), is_module=is_module)
 
 
+# Of functions. A new one may have the `id` of another one that is gone.
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_counter = itertools.count(1)
+
+
+def number_of(x: Any) -> int:
+    """What distinguishes a function from all others, whenever these were there."""
+    try:
+        return _numbers.setdefault(x, next(_counter))
+    except TypeError:  # it cannot be referred to weakly
+        return id(x)
+
+
 def _static(part: _Part, has_fields: bool) -> Leaf:
     x = part.value
     try:
-        # What is within a static is told apart by its fields, and by the whole.
-        identity = 0 if part.of and has_fields else hash(static_key(x))
+        if type(x) is types.FunctionType:
+            identity = number_of(x)
+        else:
+            # What is within a static is told apart by its fields, and by the whole.
+            identity = 0 if part.of and has_fields else hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
     return Leaf(
         part.path,
         "static",
         describe_static(x),
-        dtype=str(x.dtype) if is_array(x, abstract=True) else "",
+        dtype=str(getattr(x, "dtype", "")) if is_array(x, abstract=True) else "",
         type=_type_name(type(x)),
         identity=identity,
         of=part.of,

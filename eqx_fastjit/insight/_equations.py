@@ -15,7 +15,7 @@ from eqx_fastjit._facts import is_users, Place
 
 from ._describe import Leaf
 from ._events import Event
-from ._private import raw_frames
+from ._private import jaxpr_in_jit, raw_frames
 
 
 # JAX and this library: their frames are none of the user's calls.
@@ -140,6 +140,14 @@ def trace_of(event: Event, specialization: Any = None) -> Any:
         return _traced.kept_trace(specialization.jitted, arrays)
     except (LookupError, TypeError, ValueError):
         return None  # or the arguments have no such description
+
+
+def jaxpr_of(event: Event, specialization: Any = None) -> Any:
+    """The closed jaxpr of an event, as `trace_of` finds it, or of plain `jax.jit`."""
+    if event.is_outside:
+        return jaxpr_in_jit()
+    traced = trace_of(event, specialization)
+    return None if traced is None else traced.jaxpr
 
 
 def _struct(leaf: Leaf) -> Any:

@@ -12,6 +12,8 @@ short texts (`_describe.py`).
 import collections
 import contextlib
 import dataclasses
+import inspect
+import re
 import sys
 import threading
 import weakref
@@ -22,12 +24,13 @@ from typing import Any
 import jax
 
 from eqx_fastjit import _facts
-from eqx_fastjit._callables import place_of, source_of
+from eqx_fastjit._blocking import opened
+from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
-from ._describe import Cause, compare, describe, Difference, Leaf, Reason
-from ._private import function_in_jit
+from ._describe import Cause, compare, describe, Leaf, number_of, Reason
+from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -56,7 +59,7 @@ class Event(Fact):
     @property
     def is_outside(self) -> bool:
         """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
-        return self.function.number == 0
+        return self.function.number <= 0
 
 
 # --- what tools call ------------------------------------------------------------------
@@ -270,33 +273,55 @@ def _outside(stage: str, seconds: float, name: str) -> None:
     _here.pending.clear()
     fun = function_in_jit()
     place = place_of(fun)
-    if place is not None and not is_users(place.file):
-        place = None  # an operation, or a library's
-    function = FunctionInfo(name, name, place, number=0)
+    if place is not None and is_users(place.file):
+        # Below zero; 0 is that of all operations. A bound method is made each time.
+        number = -number_of(getattr(fun, "__func__", fun))
+        variant = str(column_of(fun))
+        function = FunctionInfo(name, place.function, place, number, variant)
+    else:  # an operation, or a library's
+        function = FunctionInfo(name, name, None, number=0)
     event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
-    if place is not None and _is_made_again(function, fun):
-        again = Difference(name, Cause.NEW_FUNCTION, None, None)
-        event.reason = Reason(Cause.NEW_FUNCTION, (again,))
     event.started -= sum(took.values())
+    if function.number:
+        with contextlib.suppress(Exception):  # of a user's class, say
+            event.signature = _signature_in_jit(name, fun)
+        key = function.key()
+        before = [x for x in tuple(_of_jit) if x.function.key() == key]
+        reason = compare(event, before)
+        event.reason, event.gone = reason or Reason(), reason is None
+        _of_jit.append(event)
     if (around := _facts.tracing_now()) is not None:
         event.inside = around.number
         around.nested += _spent(event)
     _tell(event)
 
 
-# What the same text made last, of functions of plain `jax.jit`.
-_made: dict[Any, weakref.ref[Any]] = {}
+# Those of the user's functions under plain `jax.jit`, the newest last.
+_of_jit: collections.deque[Event] = collections.deque(maxlen=_facts.history.maxlen)
 
 
-def _is_made_again(function: FunctionInfo, fun: Any) -> bool:
-    """Whether the same text has made another function before."""
-    source = source_of(fun)
-    key = function.key(), source and source.__code__
-    try:
-        known, _made[key] = _made.get(key), weakref.ref(fun)
-    except TypeError:  # it cannot be referred to weakly
-        return False
-    return known is not None and known() is not fun
+def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
+    """What the function that `jax.jit` is compiling was given.
+
+    An argument of which the jaxpr has nothing is static. In others, a number is an
+    array to `jax.jit`.
+    """
+    args, kwargs = arguments_in_jit()
+    bound = inspect.signature(fun).bind(*args, **kwargs)
+    names = opened(jaxpr_in_jit()).debug_info.arg_names
+    traced = {re.split(r"\W", path, maxsplit=1)[0] for path in names}
+
+    def aval(x: Any) -> Any:
+        if not isinstance(x, bool | int | float | complex):
+            return x
+        found = jax.typeof(x)
+        return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=True)
+
+    arguments = [
+        (key, jax.tree.map(aval, value) if key in traced else value)
+        for key, value in bound.arguments.items()
+    ]
+    return describe(arguments, None, (), (name, fun))
 
 
 def _spent(x: Fact) -> float:

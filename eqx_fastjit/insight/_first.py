@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 import jax
 
+from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
 
 from ._causes import Finding, make_finding
 from ._constants import Constant, find_constants
-from ._equations import Equation, read_jaxpr, trace_of
+from ._equations import Equation, jaxpr_of, read_jaxpr
 from ._events import Event
 from ._file import Run
 from ._loops import find_loops, UnrolledLoop
 from ._operations import Operation, operation
-from ._private import keeps_callbacks
+from ._private import function_in_jit, keeps_callbacks
 from ._why import is_operation, line_of, name_of
 from ._words import listed, plural, show_bytes, show_place, show_seconds
 
@@ -58,19 +59,26 @@ def look(event: Event, calls_back: bool) -> Look:
         if is_operation(event):
             return Look(operation=operation())
         is_long = event.seconds >= LEAST_SECONDS and not event.cached
-        if not (is_long or calls_back) or (traced := trace_of(event)) is None:
+        if not (is_long or calls_back) or (jaxpr := jaxpr_of(event)) is None:
             return out
-        scope = read_jaxpr(traced.jaxpr)
+        scope = read_jaxpr(jaxpr)
         own = any(_is_own_callback(e) for x in scope.distinct() for e in x.equations)
         out = Look(calls_back, own)
         if is_long:
-            source = engine_module().active().flat.source
-            found = find_constants(scope, source and source())
+            found = find_constants(scope, _source(event))
             large = [x for x in found if x.bytes >= _LARGE or x.seconds > LEAST_SECONDS]
             uniform = (x for x in find_loops(scope) if x.uniform)
             loop = next(uniform, None)
             out = Look(calls_back, own, scope.size, tuple(large), loop)
     return out
+
+
+def _source(event: Event) -> Any:
+    """The Python function that is being compiled, if it is there."""
+    if event.is_outside:
+        return source_of(function_in_jit())
+    source = engine_module().active().flat.source
+    return source and source()
 
 
 def _is_own_callback(equation: Equation) -> bool:

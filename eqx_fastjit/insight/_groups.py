@@ -27,14 +27,12 @@ class Group:
     """Compilations, in order, with those of functions that are a part of them."""
 
     events: list[Event]
-    # Whether they are the first of a function, also of one of the user's `jax.jit`.
+    # Whether they are the first of a function.
     is_first: bool = False
     # All compilations of the function, with their first one.
     table: Table | None = None
     # Those of other functions, for the same lengths. Their events are here, too.
     others: list["Group"] = dataclasses.field(default_factory=list["Group"])
-    # Of a function of plain `jax.jit`, its first compilation.
-    before: Event | None = None
 
     @property
     def first(self) -> Event:
@@ -98,23 +96,15 @@ def group(events: Iterable[Event]) -> list[Group]:
     by_number = {e.number: e for e in sorted(events, key=lambda e: e.number)}
     # The compilations of each function, each with what is a part of it.
     functions: dict[object, dict[int, list[Event]]] = {}
-    # The first compilation of a function of the user's under plain `jax.jit`.
-    jitted: dict[object, Event] = {}
     for event in by_number.values():
-        starts, key = False, None
         outermost = _outermost(event, by_number)
-        if event.is_outside:
-            starts = jitted.setdefault(event.function.key(), event) is event
-            key = event.function.key(), starts, bool(event.reason.differences)
-        elif outermost.failed:
+        if outermost.failed:
             how = "interrupted" if outermost.interrupted else "failed"
             key = outermost.function.key(), line_of(outermost), how
+            groups.setdefault(key, Group([])).events.append(event)
         else:
             own = functions.setdefault(_key(outermost), {})
             own.setdefault(outermost.number, []).append(event)
-            continue
-        before = jitted.get(event.function.key())
-        groups.setdefault(key, Group([], starts, before=before)).events.append(event)
     found = list(groups.values())
     for compilations in functions.values():
         found += _of_function(list(_with_stages(compilations.values())))

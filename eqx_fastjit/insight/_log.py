@@ -11,7 +11,7 @@ import os
 from ._events import Event, watch
 from ._file import Writer
 from ._late import SaysWhatIsLate
-from ._why import is_first, show_difference, stages_of, title_of, why
+from ._why import is_first, is_operation, show_difference, stages_of, title_of, why
 from ._words import listed, show_chain, show_seconds
 
 
@@ -61,7 +61,7 @@ def log_line(event: Event) -> str:
         ended = "was interrupted" if event.interrupted else "failed"
         text = f"tracing {name} {ended} after {show_seconds(event.trace)}"
     else:
-        again = "" if is_first(event) or event.is_outside else " again"
+        again = "" if is_first(event) or is_operation(event) else " again"
         ahead = " ahead of time" if event.ahead else ""
         parts = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
         parts += ["read from the persistent cache"] * event.cached

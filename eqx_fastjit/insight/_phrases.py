@@ -1,11 +1,12 @@
 """What the sentences of the table of causes can name, for a root of a group."""
 
+import re
 from typing import Any
 
 from eqx_fastjit._facts import Place
 
-from ._attributes import fields_of, inner_of
-from ._describe import Cause, Leaf
+from ._attributes import cells_of, fields_of, inner_of
+from ._describe import Cause, Leaf, WRAPPED
 from ._events import Event
 from ._groups import Group
 from ._roots import argument_of, is_number, is_weak, parent, Root
@@ -220,9 +221,15 @@ def _closure(root: Root) -> dict[str, str]:
         "cells": "",
     }
     shown: list[str] = []
-    for path in fields_of(root)[:3]:
-        name = path.removeprefix(root.leaf).strip("<>.")
+    names: list[str] = []
+    for path in cells_of(root)[:3]:
+        # `<name>`, `.args[0]` or `.keywords['name']`
+        name = re.sub(r"^\.keywords\['(\w+)'\]", r"\1", path.removeprefix(root.leaf))
+        names.append(name := name.removeprefix(WRAPPED).strip("<>."))
         values = [str(x) for x in root.table.leaves(path) if x is not None]
         differ = listed(values) if len({*values}) > 1 else f"{values[0]}, made again"
         shown.append(f"`{name}` ({differ})")
-    return facts | {"cells": ", ".join(shown)}
+    cells = ", ".join(shown)
+    bound = f" What it binds is not the same: {cells}." if cells else ""
+    changing = listed(f"`{name}`" for name in names) or "what changes"
+    return facts | {"cells": cells, "bound": bound, "changing": changing}

@@ -71,19 +71,27 @@ _JIT_FILE = try_resolve("jax._src.pjit:__file__")
 
 def function_in_jit() -> Any:
     """The Python function that `jax.jit` is compiling in this thread, or `None`."""
-    return _argument_in_jit("fun")
+    return _local_in_jit("fun")
+
+
+def arguments_in_jit() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that this function was called with; none if they are not known."""
+    args, kwargs = (_local_in_jit(name, beside="fun") for name in ("args", "kwargs"))
+    return args or (), kwargs or {}
 
 
 def jaxpr_in_jit() -> Any:
     """Its jaxpr, which may be closed, or `None`."""
-    return _argument_in_jit("jaxpr")
+    return _local_in_jit("jaxpr")
 
 
-def _argument_in_jit(name: str) -> Any:
-    """An argument of the innermost of JAX's running functions that has it."""
+def _local_in_jit(name: str, beside: str = "") -> Any:
+    """A variable of the innermost of JAX's running functions that has it."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
-        if code.co_filename == _JIT_FILE and name in code.co_varnames:
+        if code.co_filename == _JIT_FILE and {name, beside or name} <= {
+            *code.co_varnames
+        }:
             return frame.f_locals.get(name)
     return None
 

@@ -17,9 +17,8 @@ from eqx_fastjit import _facts
 from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._texts import show_array
 
-from ._equations import trace_of
+from ._equations import jaxpr_of
 from ._events import Event
-from ._private import jaxpr_in_jit
 
 
 # Digests: of operations and the shapes of what they compute; with their options, and
@@ -37,11 +36,7 @@ def program_of(event: Event, specialization: Any = None) -> tuple[str, ...]:
     By default, of what has just been compiled.
     """
     try:
-        if event.is_outside:
-            jaxpr = jaxpr_in_jit() if event.function.place is not None else None
-        else:
-            traced = trace_of(event, specialization) if event.compile else None
-            jaxpr = traced and traced.jaxpr
+        jaxpr = jaxpr_of(event, specialization) if event.compile else None
         return () if jaxpr is None else _Digest().of(jaxpr)
     except Exception:  # of an option of another library's primitive, say
         return ()
@@ -117,12 +112,6 @@ def _value(x: Any) -> str:
 def _has(option: Any, jaxprs: list[Any]) -> bool:
     options = option if isinstance(option, tuple | list) else (option,)
     return any(x is y for x in options for y in jaxprs)
-
-
-def is_like_another(event: Event, others: Sequence[Event]) -> bool:
-    """Whether others were traced alike, but for numbers."""
-    own = event.program[: _OPTIONS + 1]
-    return bool(own) and any(x.program[: _OPTIONS + 1] == own for x in others)
 
 
 def results_of(event: Event | None) -> set[str]:

@@ -221,8 +221,8 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
     rows: dict[Any, list[tuple[Event, str]]] = {}
     for g in groups:
         for e in g.events:
-            key = () if e.is_outside else e.function.key()
-            reason = name_of(e.function) if e.is_outside else why(e)
+            key = () if is_operation(e) else e.function.key()
+            reason = name_of(e.function) if is_operation(e) else why(e)
             rows.setdefault(key, []).append((e, reason))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
@@ -230,11 +230,11 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
 def _function_row(found: list[tuple[Event, str]]) -> FunctionRow:
     events = [e for e, _ in found]
     first = events[0]
-    place = None if first.is_outside else first.function.place
+    place = first.function.place
     causes = collections.Counter(cause for _, cause in found)
     calls = collections.Counter(show_chain(e.frames, 1) for e in events)
     return FunctionRow(
-        function=f"({OUTSIDE})" if first.is_outside else name_of(first.function),
+        function=f"({OUTSIDE})" if is_operation(first) else name_of(first.function),
         place=show_place(place) if place else "",
         traces=sum(e.traced and not e.failed for e in events),
         compiles=sum(e.compile > 0 for e in events),

@@ -41,14 +41,14 @@ def is_operation(event: Event) -> bool:
 def is_first(event: Event) -> bool:
     """Whether it is the first of its function, so that there is nothing to mend."""
     new = event.cause is Cause.NEW_FUNCTION and not event.reason.differences
-    return new and not (event.is_outside or event.failed or event.gone)
+    return new and not (is_operation(event) or event.failed or event.gone)
 
 
 def cause_of(event: Event) -> str:
     """The cause in a word or two."""
     if event.failed:
         return "interrupted" if event.interrupted else "failed"
-    return OUTSIDE if event.is_outside else event.cause.value
+    return OUTSIDE if is_operation(event) else event.cause.value
 
 
 def why(event: Event) -> str:
