@@ -39,22 +39,6 @@ def test_pairs_are_run_until_the_interval_excludes_1(ours, pairs, monkeypatch):
     assert order[:4] == ["eqx", "ours", "ours", "eqx"]  # neither is always first
 
 
-@pytest.mark.parametrize(
-    ("module", "part", "option"),
-    [(whole, "_process", "--programs"), (startup, "measure", "--cases")],
-)
-def test_what_cannot_be_measured_is_named(module, part, option, monkeypatch, capsys):
-    def fails(*_):
-        raise RuntimeError("why")
-
-    monkeypatch.setattr(module, part, fails)
-    assert module.main([option, "gan"]) == 1
-    assert "why" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        module.main([option, "nonsense"])
-    assert "'nonsense'" in capsys.readouterr().err
-
-
 def test_tables(results):
     seconds = {"eqx": [4.0] * 8, "ours": [2.0] * 8}
     entry = {"title": "a program", "seconds": seconds}

@@ -1,4 +1,4 @@
-"""The pages of the documentation, their code blocks and their links."""
+"""The pages of the documentation, and their code blocks."""
 
 import re
 from pathlib import Path
@@ -17,8 +17,6 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)")
-_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -48,18 +46,3 @@ def blocks_of(page: str, language: str | None = None) -> list[Block]:
         line = text.count("\n", 0, match.start("body")) + 1
         out.append(Block(match["language"], "\n".join(lines) + "\n", line, follows))
     return [b for b in out if language in (None, b.language)]
-
-
-def links_of(page: str) -> list[str]:
-    """The targets of all links and images."""
-    text = _FENCE.sub("", text_of(page))
-    return [a or b for a, b in _LINK.findall(text)]
-
-
-def anchors_of(page: str) -> set[str]:
-    """The anchors of the headings, as mkdocs makes them."""
-    text = _FENCE.sub("", text_of(page))
-    return {
-        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
-        for heading in _HEADING.findall(text)
-    }

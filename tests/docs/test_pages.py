@@ -1,4 +1,4 @@
-"""Links lead somewhere, and public names have a page."""
+"""The pages say what the code says. (`mkdocs build --strict` checks their links.)"""
 
 import ast
 import re
@@ -10,43 +10,10 @@ import eqx_fastjit
 from eqx_fastjit import _statics, insight
 from scripts import generate_docs
 
-from .pages import anchors_of, links_of, PAGES, ROOT, text_of
+from .pages import ROOT, text_of
 
 
 pytestmark = pytest.mark.one_engine
-
-_DOCS = [page for page in PAGES if page.startswith("docs/")]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files_and_headings(page):
-    """Links to other sites are for linkchecker."""
-    broken = []
-    for link in links_of(page):
-        target, _, anchor = link.partition("#")
-        if re.match(r"\w+:|.*/asv/$", link) or anchor.startswith("only-"):
-            continue
-        path = (ROOT / page).parent / target if target else ROOT / page
-        if not path.exists():
-            broken.append(link)
-        elif anchor and path.suffix == ".md":
-            known = anchors_of(str(path.resolve().relative_to(ROOT)))
-            if path.name == "contributing.md":
-                known = anchors_of("CONTRIBUTING.md")
-            if anchor not in known:
-                broken.append(link)
-    assert broken == []
-
-
-def test_each_page_is_in_the_navigation():
-    """The site has no page that no menu shows, and no menu without a page."""
-    nav = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
-    named = set(re.findall(r": ([\w/-]+\.(?:md|ipynb))$", nav, re.MULTILINE))
-    pages = {page.removeprefix("docs/") for page in _DOCS}
-    notebooks = {
-        str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.ipynb")
-    }
-    assert named == pages | notebooks
 
 
 @pytest.mark.parametrize("module", [eqx_fastjit, insight])
@@ -89,13 +56,6 @@ def test_environment_variables_are_documented():
     internal = {"EQX_FASTJIT_LOG_OWNER"}
     page = text_of("docs/environment.md")
     assert [name for name in sorted(read - internal) if f"`{name}`" not in page] == []
-
-
-def test_promises_are_numbered_in_order():
-    """The list of promises has no gap."""
-    text = text_of("docs/reliability.md").partition("## The long runs")[0]
-    numbers = [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_a_test_module_stands_for_each_promise():

@@ -12,13 +12,10 @@ import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
-from tests.support.traces import count_traces
 
 
 X = jnp.arange(3.0)
@@ -57,76 +54,6 @@ def test_wrapping_the_same_function_again_is_a_hit(traces):
     assert len(traces) >= 2  # other options may have traces of their own
 
 
-def test_a_function_that_was_renamed_is_shown_by_its_new_name():
-    """Names are those at the time of wrapping."""
-
-    def f(x):
-        return x
-
-    assert filter_jit(f).__name__ == "f"
-    f.__name__ = "g"
-    assert filter_jit(f).__name__ == "g"
-
-
-def test_wrapping_an_equal_callable_pytree_is_a_hit(traces):
-    """A Module's arrays are traced, its other parts are static."""
-    for w in (1.0, 2.0):
-        assert filter_jit(Scale(jnp.array(w)))(X).tolist() == (w * X).tolist()
-    assert len(traces) == 1
-    filter_jit(Scale(jnp.array(1.0), 2))(X)
-    assert len(traces) == 2
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda a: Scale(a),
-        lambda a: eqx.Partial(_add, a),
-        lambda a: jtu.Partial(_add, a),
-        lambda a: eqx.filter_grad(lambda x: (Scale(a)(x)).sum()),
-        lambda a: eqx.filter_vmap(Scale(a)),
-        lambda a: eqx.nn.Sequential([eqx.nn.Lambda(Scale(a))]),
-        lambda a: filter_jit(Scale(a)),
-        lambda a: functools.partial(_add, 2.0),
-        lambda a: jax.jit(Scale(2.0)),
-        lambda a: jax.vmap(Scale(2.0)),
-        lambda a: jax.checkpoint(Scale(2.0)),
-        lambda a: filter_jit(filter_jit(Scale(a))),
-    ],
-)
-def test_callables_give_what_they_give_without_jit(make):
-    """Whatever is wrapped, results are those of the callable itself."""
-    f = make(jnp.array(2.0))
-    for _ in range(2):
-        np.testing.assert_allclose(filter_jit(f)(X), f(X), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda k: eqx.nn.MLP(3, 3, 4, 2, key=k), (3,)),
-        (lambda k: eqx.nn.Conv1d(1, 2, 3, key=k), (1, 5)),
-        (lambda k: eqx.nn.LayerNorm(3), (3,)),
-        (lambda k: eqx.nn.GRUCell(3, 3, key=k), ((3,), (3,))),
-        (lambda k: eqx.nn.MultiheadAttention(2, 4, key=k), ((3, 4),) * 3),
-        (lambda k: eqx.nn.Dropout(0.5, inference=True), (4,)),
-        (lambda k: eqx.nn.Identity(), (4,)),
-    ],
-)
-def test_layers_of_equinox(make, shape):
-    """Layers are traced once for all of their instances, and agree with eager calls."""
-    f, traces = count_traces(lambda layer, *xs: layer(*xs))
-    shapes = shape if isinstance(shape[0], tuple) else (shape,)
-    xs = [jnp.ones(s) for s in shapes]
-    for seed in range(2):
-        layer = make(jr.key(seed))
-        np.testing.assert_allclose(f(layer, *xs), layer(*xs), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            filter_jit(layer)(*xs), layer(*xs), rtol=1e-5, atol=1e-6
-        )
-    assert len(traces) == 1
-
-
 def test_a_wrapped_module_is_a_pytree():
     """It can be mapped, partitioned, compared, differentiated and optimised."""
     f = filter_jit(Scale(jnp.array(2.0)))
@@ -146,16 +73,6 @@ def test_paths_of_a_wrapped_module_are_named():
     wrapped = filter_jit(Scale(jnp.array(2.0)))
     (path,) = [jtu.keystr(path) for path, _ in jtu.tree_leaves_with_path(wrapped)]
     assert path.endswith(".w") and "flat index" not in path
-
-
-def test_a_wrapped_module_as_an_argument():
-    """A jitted function that is passed another traces its arrays."""
-    f, traces = count_traces(lambda g, x: g(x))
-    for w in (1.0, 2.0):
-        assert f(filter_jit(Scale(jnp.array(w))), X).tolist() == (w * X).tolist()
-    assert len(traces) == 1
-    f(filter_jit(Scale(jnp.array(1.0), 2)), X)
-    assert len(traces) == 2
 
 
 def test_a_structure_error_says_which_functions_differ():
@@ -219,37 +136,6 @@ def test_callables_without_weak_references():
         assert filter_jit(Doubles())(X).tolist() == (2 * X).tolist()
 
 
-def test_a_plain_bound_method():
-    """A method of a plain object is compared by its object and function."""
-
-    class Agent:
-        def act(self, x):
-            TRACES.append(None)
-            return x + 1
-
-    agent = Agent()
-    for _ in range(2):
-        assert filter_jit(agent.act)(X).tolist() == (X + 1).tolist()
-    assert len(TRACES) == 1
-    filter_jit(Agent().act)(X)
-    assert len(TRACES) == 2
-
-
-def test_a_bound_method_of_a_module(traces):
-    """Its instance's arrays are traced."""
-
-    class Model(eqx.Module):
-        w: jax.Array
-
-        def go(self, x):
-            TRACES.append(None)
-            return self.w * x
-
-    for w in (1.0, 2.0):
-        assert filter_jit(Model(jnp.array(w)).go)(X).tolist() == (w * X).tolist()
-    assert len(traces) == 1
-
-
 def test_a_property_that_raises_is_not_asked():
     """Wrapping looks at what it needs and no further."""
 
@@ -284,47 +170,6 @@ def test_proxies_of_functions():
     f = filter_jit(Proxy(lambda x, n=2: x * n))
     assert f(X).tolist() == (2 * X + 1).tolist()
     assert f(X, n=3).tolist() == (3 * X + 1).tolist()
-
-
-def test_functions_made_by_transforms_of_equinox():
-    """Equinox's transforms of jitted functions, and jitted functions of them."""
-    f = filter_jit(lambda m, x: (m(x) ** 2).sum())
-    model = eqx.nn.Linear(3, 1, key=jr.key(0))
-    value, grads = eqx.filter_value_and_grad(f)(model, X)
-    again = filter_jit(eqx.filter_value_and_grad(lambda m, x: (m(x) ** 2).sum()))
-    np.testing.assert_allclose(value, again(model, X)[0], rtol=1e-6)
-    assert eqx.tree_equal(grads, again(model, X)[1], rtol=1e-6)
-    batched = eqx.filter_vmap(f, in_axes=(None, 0))(model, X[None])
-    np.testing.assert_allclose(batched, value[None], rtol=1e-6)
-
-
-def test_an_ensemble():
-    """A Module made by a `filter_vmap` of its class is called under another."""
-
-    @eqx.filter_vmap
-    def make(key):
-        return eqx.nn.Linear(3, 2, key=key)
-
-    @filter_jit
-    @eqx.filter_vmap(in_axes=(eqx.if_array(0), None))
-    def evaluate(model, x):
-        return model(x)
-
-    assert evaluate(make(jr.split(jr.key(0), 4)), X).shape == (4, 2)
-
-
-def test_decorator_with_options():
-    """`@filter_jit(...)` and `functools.partial(filter_jit, ...)` wrap alike."""
-
-    @filter_jit()
-    def f(x):
-        return x + 1
-
-    @functools.partial(filter_jit, donate="none")
-    def g(x):
-        return x + 1
-
-    assert f(X).tolist() == g(X).tolist() == [1, 2, 3]
 
 
 def test_what_is_kept_with_a_function():

@@ -6,7 +6,6 @@ Promises 27, 28 of docs/reliability.md.
 import collections
 import functools
 import gc
-import weakref
 from typing import Any
 
 import equinox as eqx
@@ -192,17 +191,6 @@ def test_functions_with_names_that_are_made_up():
         make(i)
     filter_jit(first)(X)
     assert traces == [0, 0]
-
-
-def test_many_lambdas_die():
-    """Functions that are wrapped and called in a loop are not kept."""
-    refs = []
-    for i in range(30):
-        f = lambda x, i=i: x + i  # noqa: E731
-        refs.append(weakref.ref(f))
-        filter_jit(f)(X)
-    del f
-    assert all(dead(*refs))
 
 
 def test_wrapping_a_module_does_not_keep_it():

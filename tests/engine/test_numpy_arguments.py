@@ -240,17 +240,6 @@ def test_a_buffer_that_is_a_constant_of_another_trace():
         assert transform(outer)(1.0).tolist() == [321.0] * 3
 
 
-def test_jax_arrays_of_a_copy_may_be_refilled():
-    """`jnp.asarray(buffer.copy())` is the advice for those who convert themselves."""
-    f = filter_jit(lambda x: late(x.mean()))
-    batch, results = aligned(LARGE), []
-    for i in range(4):
-        batch[...] = i
-        results.append(f(jnp.asarray(batch.copy())))
-        batch[...] = -1
-    assert [float(x) for x in results] == [0, 1, 2, 3]
-
-
 # --- blocking ---
 
 

@@ -115,59 +115,6 @@ def test_shard_map_inside_and_outside(mesh):
         assert outside(jnp.arange(8.0)).tolist() == [84.0]
 
 
-def test_a_model_whose_weights_are_split(mesh):
-    """The weights of a Module may be sharded themselves."""
-    split = NamedSharding(mesh, P(None, "d"))
-
-    def forward(m, x):
-        def local(weight, x):
-            return jax.lax.psum(x @ weight.T, "d")
-
-        specs = (P(None, "d"), P(None, "d"))
-        mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P())
-        return mapped(m.weight, x)
-
-    x = jax.device_put(jnp.arange(16.0).reshape(2, 8), split)
-    model = eqx.tree_at(
-        lambda m: m.weight, _linear(), jax.device_put(_linear().weight, split)
-    )
-    expected = np.asarray(x) @ np.asarray(_linear().weight).T
-    f = filter_jit(forward, donate="all-except-first")
-    for _ in range(3):
-        np.testing.assert_allclose(f(model, jnp.copy(x)), expected, rtol=1e-5)
-
-
-def test_a_data_parallel_training_step(mesh):
-    """A replicated model, a sharded batch, both donated: the losses of Equinox."""
-
-    def train(jit):
-        @jit(donate="all")
-        def step(model, batch, rate):
-            def loss(model):
-                return jnp.mean(jax.vmap(model)(batch) ** 2)
-
-            value, grads = eqx.filter_value_and_grad(loss)(model)
-            return value, eqx.apply_updates(
-                model, jax.tree.map(lambda g: -rate * g, grads)
-            )
-
-        model = eqx.filter_shard(_linear(), NamedSharding(mesh, P()))
-        values = []
-        for i in range(6):
-            batch = jax.device_put(
-                jnp.full((8, 8), 1.0 + i), NamedSharding(mesh, P("d"))
-            )
-            before = model
-            value, model = step(model, batch, 1e-3)
-            assert before.weight.is_deleted()
-            assert model.weight.sharding.is_equivalent_to(NamedSharding(mesh, P()), 2)
-            values.append(float(value))
-        return values, model.weight
-
-    for ours, theirs in zip(train(filter_jit), train(eqx.filter_jit), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
 # --- options ---
 
 

@@ -38,69 +38,6 @@ def in_threads(n, target):
         raise errors[0]
 
 
-def test_first_calls_of_one_function():
-    """Each call gets the result of its own statics."""
-    f = filter_jit(lambda m, x, n: (m(x), n))
-    model = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
-
-    def target(i):
-        for _ in range(30):
-            for n in (1, 2.0, True):
-                out, same = f(model, X, n)
-                assert same is n and out.shape == (2,)
-
-    in_threads(8, target)
-
-
-def test_new_classes_and_functions():
-    """Types that are seen for the first time are registered in any thread."""
-
-    def target(i):
-        for n in range(4):
-
-            class Own(eqx.Module):
-                w: jax.Array
-                n: int = eqx.field(static=True)
-
-            thing = object()
-            f = filter_jit(lambda m, o: (m.w * m.n, o))
-            for _ in range(10):
-                out, same = f(Own(X, n), thing)
-                assert out.tolist() == [n, n] and same is thing
-
-    in_threads(6, target)
-
-
-def test_statics_that_change_while_others_call():
-    """A result is of a value that the static had during the call."""
-    static = [0]
-    f = filter_jit(lambda x, h: x + h.static[0])
-
-    class Listed(eqx.Module):
-        static: list = eqx.field(static=True)
-
-    def target(i):
-        for n in range(20):
-            if i == 0:
-                static[0] = n % 5
-            assert f(X, Listed(static))[0] in (1, 2, 3, 4, 5)
-
-    in_threads(4, target)
-
-
-def test_clearing_while_others_call():
-    """`clear_cache`, `jax.clear_caches` and `eqx.clear_caches` at any time."""
-    f = filter_jit(lambda x, n: x * n)
-
-    def target(i):
-        for n in range(12):
-            if i == 0:
-                (f.clear_cache, eqx.clear_caches, jax.clear_caches)[n % 3]()
-            assert f(X, n).tolist() == [n, n]
-
-    in_threads(4, target)
-
-
 def test_errors_reach_their_own_thread():
     """Errors of callbacks and of `error_if` are raised in the call that caused them."""
 

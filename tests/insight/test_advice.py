@@ -2,7 +2,7 @@
 
 Promise 37 of docs/reliability.md.
 
-A case has the faulty calls and the mended ones. `test_causes.py` has those that are
+A case has the faulty calls and the mended ones. `test_causes.py` has a few that are
 programs of their own.
 """
 
@@ -282,6 +282,58 @@ def one_dtype(jit):
     g = jit(lambda x: x * 2)
     half = X.astype(np.float16)
     return [f(half), f(X)], [g(half.astype(np.float32)), g(X)], (f, g)
+
+
+@case("new function", "closure")
+def function_wrapped_again(jit):
+    g = jit(lambda x, scale: x * scale)
+    out, mended = [], []
+    for scale in (0.5, 1.0, 1.5):
+        f = jit(lambda x: x * scale)  # noqa: B023
+        out.append(f(X))
+        mended.append(g(X, jnp.asarray(scale)))
+    return out, mended, (f, g)
+
+
+@case("shape", "lengths")
+def lengths_with_a_mask(jit):
+    f = jit(lambda x: x.mean())
+    g = jit(lambda x, n: jnp.where(jnp.arange(6.0) < n, x, 0).sum() / n)
+    mended = [g(np.pad(X[:n], (0, 6 - n)), np.float32(n)) for n in (3, 4, 6)]
+    return [f(X[:n]) for n in (3, 4, 6)], mended, (f, g)
+
+
+@case("dtype", "weak type")
+def weak_state(jit):
+    f = jit(lambda loss, x: 0.9 * loss + x.sum())
+    g = jit(lambda loss, x: 0.9 * loss + x.sum())
+    loss, mended = jnp.asarray(0.0), jnp.asarray(0.0, dtype=jnp.float32)
+    for _ in range(3):
+        loss, mended = f(loss, X), g(mended, X)
+    return [loss], [mended], (f, g)
+
+
+@case("dtype", "becomes float")
+def integers_that_become_floats(jit):
+    f = jit(lambda state, x: state.astype(x.dtype) + x)
+    g = jit(lambda state, x: state.astype(x.dtype) + x)
+    state, mended = np.zeros(6, np.int32), np.zeros(6, np.float32)
+    for _ in range(3):
+        state, mended = f(state, X), g(mended, X)
+    return [state], [mended], (f, g)
+
+
+@case("configuration", "configuration")
+def precision(jit):
+    f = jit(lambda x: x[:, None] @ x[None])
+    g = jit(lambda x: x[:, None] @ x[None])
+    out, mended = [], []
+    for name in ("highest", "float32", "default"):
+        with jax.default_matmul_precision(name):
+            out.append(f(X))
+        with jax.default_matmul_precision("highest"):
+            mended.append(g(X))
+    return out, mended, (f, g)
 
 
 @case("static", "unused")

@@ -1,4 +1,4 @@
-"""Each cause by a program that has the fault, and by its twin with the fix applied.
+"""What the doctor says of a program that has a fault, and of its twin with the fix.
 
 Promises 36, 37 of docs/reliability.md.
 
@@ -30,18 +30,9 @@ class Expected(NamedTuple):
     # Fragments of the sentence and of the fix.
     says: str
     fix: str
-    same_results: bool = True
 
 
 CASES = {
-    "new_function": Expected(
-        "new function",
-        "created again",
-        "smooth",
-        {"smooth": 2},
-        "created again each time, at",
-        "Create and wrap the function once",
-    ),
     "static": Expected(
         "static",
         "number",
@@ -49,30 +40,6 @@ CASES = {
         {"step": 2},
         "each new value compiles: 0.1, 0.05, 0.0333",
         "Write `jnp.asarray(rate)` for `rate` in the call at",
-    ),
-    "static_field": Expected(
-        "static",
-        "number of a model",
-        "solver.rtol",
-        {"solve": 2},
-        "0.001, 0.0001, 1e-05",
-        "`eqx.tree_at(lambda solver: solver.rtol, solver, value)`, inside of what is",
-    ),
-    "structure": Expected(
-        "structure",
-        "initial value",
-        "total",
-        {"accumulate": 1},
-        "which return what others are given for it: None, dict of 2",
-        "zeros for a sum",
-    ),
-    "shape": Expected(
-        "shape",
-        "lengths",
-        "x",
-        {"summary": 2},
-        "float32[5,4], float32[6,4], float32[7,4]",
-        "read the end at `length - 1`, not at `-1`",
     ),
     "ragged_batch": Expected(
         "shape",
@@ -82,38 +49,6 @@ CASES = {
         "A batch is smaller: 8, then 4 along axis 0",
         "Leave the smaller batch out",
     ),
-    "dtype": Expected(
-        "dtype",
-        "weak type",
-        "loss",
-        {"update": 1},
-        "comes from a Python number in the earlier call",
-        "Write `jnp.asarray(loss, dtype=jnp.float32)` for `loss` in the call at",
-    ),
-    "dtype_float": Expected(
-        "dtype",
-        "becomes float",
-        "state",
-        {"update": 1},
-        "begins as integers and becomes floats: int32[8,8], float32[8,8]",
-        "`jnp.asarray(state, dtype=jnp.float32)` for `state` in the call at",
-    ),
-    "placement": Expected(
-        "placement",
-        "placement",
-        "batch['x']",
-        {"total": 2},
-        "is placed in several ways: cpu:0 (committed), cpu:1 (committed), cpu:2",
-        "jax.device_put(batch, sharding)",
-    ),
-    "configuration": Expected(
-        "configuration",
-        "configuration",
-        "jax_default_matmul_precision",
-        {"product": 2},
-        "changes: highest, float32, default",
-        "Set `jax_default_matmul_precision` once",
-    ),
     "outside_jit": Expected(
         "outside of filter_jit",
         "shapes",
@@ -121,15 +56,6 @@ CASES = {
         {"concatenate": 7},
         "(float32[1,3], float32[1,3]), (float32[2,3], float32[1,3]),",
         "Keep what grows in a Python list, and stack it once, after the loop",
-    ),
-    "stale_value": Expected(
-        "stale value",
-        "stale value",
-        "SCALE",
-        {"scaled": 1},
-        "when the global `SCALE` was 0.5, and called again when it was 0.25",
-        "Pass `SCALE` as an argument",
-        same_results=False,
     ),
 }
 
@@ -163,7 +89,7 @@ def test_a_fault_and_its_twin(name, tmp_path):
     if expected.cause == "outside of filter_jit":
         line = line_of(fault)
         assert [f for f in twin["findings"] if f["line"][1] == line] == []
-    assert (ended.stdout == twins_end.stdout) == expected.same_results
+    assert ended.stdout == twins_end.stdout
 
 
 def test_a_function_that_is_made_anew_reads_its_globals_anew(tmp_path):
@@ -177,19 +103,6 @@ def test_a_function_that_is_made_anew_reads_its_globals_anew(tmp_path):
     )
     report, _ = doctor(path, tmp_path)
     assert "stale value" not in [f["cause"] for f in report["findings"]]
-
-
-def test_a_loop_that_a_scan_would_spare(tmp_path):
-    programs = PROGRAMS.parent / "helps" / "scan"
-    fault, mended = programs / "fault.py", programs / "mended.py"
-    report, ended = doctor(fault, tmp_path)
-    (found,) = [x for x in report["helps"] if x["cause"] == "scan"]
-    assert f"fault.py:{line_of(fault)} is unrolled" in found["says"]
-    assert "and have 3200 of the 3201 equations" in found["says"]
-    assert found["seconds"] <= report["functions"][0]["seconds"] * 1.1
-    twin, twins_end = doctor(mended, tmp_path)
-    assert [x for x in twin["helps"] if x["cause"] == "scan"] == []
-    assert ended.stdout == twins_end.stdout
 
 
 def test_the_table_has_every_cause():

@@ -1,7 +1,6 @@
 """The doctor says how long the device was idle, and what running ahead of it saves."""
 
 import gc
-import time
 import types
 import weakref
 
@@ -226,42 +225,6 @@ def test_after_the_context_all_is_as_before():
     assert Function.jit is before
     assert device.use() is None
     assert f(jnp.ones(2)).tolist() == [2, 2]
-
-
-def loop_of_known_idle(idle):
-    """What was found, and what is true, of a program that sleeps between its calls."""
-    # In seconds, so long that what the callback itself takes counts little.
-    step = 0.03 - 0.02 * idle
-    spans = []
-
-    def compute(x):
-        start = time.perf_counter()
-        time.sleep(step)
-        spans.append(time.perf_counter() - start)
-        return np.asarray(x)
-
-    with Device() as device:
-        f = filter_jit(lambda x: jax.pure_callback(compute, x, x))
-        x = f(jnp.ones(3))
-        spans.clear()
-        start = time.perf_counter()
-        for _ in range(60):
-            x = f(x)
-            time.sleep(step * idle / (1 - idle))
-        seconds = time.perf_counter() - start
-    return device.use().idle, 1 - sum(spans) / seconds
-
-
-@pytest.mark.parametrize("idle", [0.0, 0.9])
-def test_loops_of_known_idle(idle):
-    """The best of some tries, roughly: other programs may run, as in no simulation."""
-    errors = []
-    for _ in range(5):
-        found, true = loop_of_known_idle(idle)
-        errors.append(abs(found - true))
-        if errors[-1] < 0.1:
-            return
-    pytest.fail(f"all were wrong: {errors}")
 
 
 # --- what is said ---

@@ -1,8 +1,5 @@
 """`insight.profile` says what a call costs, and what of it can be saved."""
 
-import subprocess
-import sys
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +8,7 @@ import pytest
 from eqx_fastjit import filter_jit, insight
 from eqx_fastjit.insight import _profile, _timing
 from eqx_fastjit.insight._timing import time_calls, Timing
+from tests.support.commands import command
 from tests.support.programs import PROGRAMS
 from tests.support.traces import count_traces
 
@@ -178,10 +176,7 @@ def profiled(name):
         "runpy.run_path(sys.argv[1], run_name='__main__')\n"
         "print(profile.report())\n"
     )
-    command = [sys.executable, "-c", code, str(PROGRAMS / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    return command(PROGRAMS / name, python=("-c", code)).stdout
 
 
 def test_a_program_is_told_calls_times_saving():

@@ -21,7 +21,5 @@ def test_values_that_a_call_did_not_see(tmp_path):
         "self.size": "Config.scaled",
     }
     (scale,) = [f for f in found if f["leaf"] == "SCALE"]
-    assert (
-        "the global `SCALE` was 1.0, and called again when it was 5.0"
-        in (scale["says"])
-    )
+    says = "the global `SCALE` was 1.0, and called again when it was 5.0"
+    assert says in scale["says"] and "Pass `SCALE` as an argument" in scale["fix"]

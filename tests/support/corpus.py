@@ -10,7 +10,6 @@ and how often `traced` was called so far.
 import abc
 import collections
 import dataclasses
-import enum
 import functools as ft
 import typing
 
@@ -20,7 +19,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-import optax
 
 
 CASES = {}
@@ -40,17 +38,6 @@ def mlp(width=4, depth=2, seed=0):
 
 
 # --- ways to call ---
-
-
-@case
-def no_arguments(jit, traced):
-    @jit
-    def f():
-        traced()
-        return jnp.ones(2)
-
-    yield f()
-    yield f()
 
 
 @case
@@ -116,54 +103,6 @@ def everything_at_once(jit, traced):
 
 
 @case
-def positional_only(jit, traced):
-    @jit
-    def f(x, /, **kwargs):
-        traced()
-        return x, kwargs
-
-    yield f(X(2), x=1)
-    yield f(X(2), x=1)
-
-
-@case
-def keyword_only(jit, traced):
-    @jit
-    def f(*, x, y=2):
-        traced()
-        return x * y
-
-    yield f(x=X(2))
-    yield f(x=X(2))
-    yield f(y=3, x=X(2))
-
-
-@case
-def names_that_could_clash(jit, traced):
-    @jit
-    def f(dispatch, translate=1, fun=2, error=3, *, default_fun=4, self=5, f=6, make=7):
-        traced()
-        return dispatch, translate, fun, error, default_fun, self, f, make
-
-    yield f(X(1))
-    yield f(X(1), fun=X(1), self=0)
-
-
-@case
-def wrong_arguments(jit, traced):
-    @jit
-    def f(x, *, y):
-        traced()
-        return x
-
-    yield lambda: f()
-    yield lambda: f(X(1))
-    yield lambda: f(X(1), y=1, z=2)
-    yield lambda: f(X(1), 2, y=1)
-    yield f(X(1), y=1)
-
-
-@case
 def defaults_of_their_own(jit, traced):
     sentinel = object()
     listed = [1]
@@ -183,17 +122,6 @@ def defaults_of_their_own(jit, traced):
     g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
     yield g(X(2))
     yield g(X(2))
-
-
-@case
-def omitted_array_default(jit, traced):
-    @jit
-    def f(x, w=np.array([2, 1])):  # noqa: B008
-        traced()
-        return x, jnp.zeros(tuple(w))  # concrete if it is left to its default
-
-    yield f(X(1))
-    yield f(X(1))
 
 
 @case
@@ -377,15 +305,6 @@ def jax_functions(jit, traced):
     yield jit(jnp.where)(X(2) > 1, X(2), X(2))
 
 
-@case
-def not_callable(jit, traced):
-    yield lambda: jit(3)
-    yield lambda: jit(lambda x: x, donate="some")
-    yield lambda: jit(lambda x: x, static_argnums=0)
-    yield lambda: jit(lambda x: x, donate_argnums=0)
-    yield lambda: jit(lambda x: x, nonsense=0)
-
-
 # --- methods ---
 
 
@@ -534,27 +453,6 @@ def bound_method_is_a_pytree(jit, traced):
     yield jax.grad(lambda f: jnp.sum(f(X(2))))(eqx.filter(m.f, eqx.is_array)).args[0].w
 
 
-@case
-def wrapped_function_is_a_pytree(jit, traced):
-    f = jit(mlp())
-    yield [x for x in jtu.tree_leaves(f) if eqx.is_array(x)]
-    doubled = jtu.tree_map(lambda a: a * 2 if eqx.is_array(a) else a, f)
-    yield doubled(X(4))
-    arrays, rest = eqx.partition(f, eqx.is_array)
-    yield eqx.combine(arrays, rest)(X(4))
-    yield eqx.tree_equal(f, jit(mlp())), f == jit(mlp())
-
-    @jit
-    def call(g, x):
-        traced()
-        return g(x)
-
-    yield call(f, X(4))
-    yield call(doubled, X(4))
-    grads = eqx.filter_grad(lambda g: jnp.sum(g(X(4))))(f)
-    yield [x for x in jtu.tree_leaves(grads) if eqx.is_array(x)]
-
-
 # --- statics ---
 
 
@@ -585,62 +483,6 @@ def python_scalars_are_static(jit, traced):
 
 
 @case
-def enums_and_frozen_objects(jit, traced):
-    class Color(enum.Enum):
-        red = 1
-        blue = 2
-
-    class Number(enum.IntEnum):
-        one = 1
-        two = 2
-
-    @dataclasses.dataclass(frozen=True)
-    class Config:
-        a: int
-        b: str = "x"
-
-    @jit
-    def f(x, n):
-        traced()
-        return x, n
-
-    for n in (Color.red, Color.blue, Number.one, Number.two, Config(1), Config(2)):
-        yield f(X(1), n)
-        yield f(X(1), n)
-        yield f(X(1), n)
-    yield f(X(1), Config(1))
-    yield f(X(1), frozenset({1, 2}))
-    yield f(X(1), frozenset({2, 1}))
-
-
-@case
-def statics_out(jit, traced):
-    sentinel = object()
-
-    @jit
-    def f(x):
-        traced()
-        return x, 1, "a", None, sentinel, (2.5, [jnp.sin]), {"k": True}
-
-    yield [y is sentinel for y in f(X(1))]
-    for _ in range(20):
-        out = f(X(1))
-        yield out[:4], out[5:]
-
-
-@case
-def only_statics(jit, traced):
-    @jit
-    def f(n, s):
-        traced()
-        return n, s
-
-    yield f(1, "a")
-    yield f(1, "a")
-    yield f(2, "a")
-
-
-@case
 def static_fields(jit, traced):
     class M(eqx.Module):
         w: jax.Array
@@ -657,26 +499,6 @@ def static_fields(jit, traced):
 
 
 # --- arrays ---
-
-
-@case
-def numpy_is_traced(jit, traced):
-    @jit
-    def f(x):
-        traced()
-        return x
-
-    for x in (
-        np.arange(3),
-        np.arange(3.0),
-        np.float32(1),
-        np.int64(1),
-        np.bool_(True),
-        np.zeros((0, 2), np.float32),
-        np.array(1.0, np.float32),
-    ):
-        yield f(x)
-        yield f(x + x)
 
 
 @case
@@ -874,61 +696,6 @@ def nodes_that_unflatten_makes_otherwise(jit, traced):
 
 
 @case
-def optax_states(jit, traced):
-    model = mlp()
-    opt = optax.chain(optax.clip(1.0), optax.adamw(1e-2))
-    state = opt.init(eqx.filter(model, eqx.is_inexact_array))
-
-    @jit
-    def step(model, state, x):
-        traced()
-
-        def loss(m):
-            return jnp.mean(jax.vmap(m)(x) ** 2)
-
-        value, grads = eqx.filter_value_and_grad(loss)(model)
-        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
-        return eqx.apply_updates(model, updates), state, value
-
-    with jax.numpy_dtype_promotion("standard"):
-        for _ in range(25):
-            model, state, value = step(model, state, X(3, 4))
-    yield model, state, value
-
-
-@case
-def equinox_state(jit, traced):
-    class Model(eqx.Module):
-        norm: eqx.nn.BatchNorm
-        linear: eqx.nn.Linear
-        index: eqx.nn.StateIndex
-
-        def __init__(self):
-            self.norm = eqx.nn.BatchNorm(4, axis_name="batch", mode="batch")
-            self.linear = eqx.nn.Linear(4, 4, key=jr.key(0))
-            self.index = eqx.nn.StateIndex(jnp.array(0))
-
-        def __call__(self, x, state):
-            x, state = self.norm(self.linear(x), state)
-            count = state.get(self.index)
-            return x, state.set(self.index, count + 1)
-
-    model, state = eqx.nn.make_with_state(Model)()
-
-    @jit
-    def f(model, state, x):
-        traced()
-        vmapped = jax.vmap(
-            model, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
-        )
-        return vmapped(x, state)
-
-    for _ in range(4):
-        out, state = f(model, state, X(5, 4) ** 0.5)
-    yield out, state.get(model.index)
-
-
-@case
 def enumerations(jit, traced):
     class E(eqx.Enumeration):
         a = "first"
@@ -1037,30 +804,6 @@ def _deleted(*arrays):
 
 
 @case
-def donation_modes(jit, traced):
-    for donate in ("all", "all-except-first", "warn", "warn-except-first", "none"):
-
-        @jit(donate=donate)
-        def f(x, y, *, z):
-            traced()
-            return x + 1, y + 1, z + 1
-
-        for _ in range(3):
-            x, y, z = X(2), X(3), X(4)
-            yield f(x, y, z=z)
-            yield _deleted(x, y, z)
-
-
-@case
-def donation_of_the_callable(jit, traced):
-    for donate in ("all", "all-except-first", "none"):
-        m = mlp()
-        x = X(4)
-        yield jit(m, donate=donate)(x)
-        yield _deleted(x, m.layers[0].weight)[0:1]
-
-
-@case
 def donated_methods(jit, traced):
     class M(eqx.Module):
         w: jax.Array
@@ -1096,61 +839,7 @@ def donation_with_var_args(jit, traced):
     yield _deleted(x, z)
 
 
-@case
-def deleted_arrays(jit, traced):
-    @jit(donate="all")
-    def f(x):
-        traced()
-        return x + 1
-
-    x = X(2)
-    yield f(x)
-    yield lambda: f(x)
-    yield f(X(2))
-
-
-# --- options ---
-
-
-@case
-def jit_options(jit, traced):
-    def f(x, y):
-        traced()
-        return x + 1
-
-    yield jit(f, inline=True)(X(2), X(2))
-    yield jit(f, keep_unused=True)(X(2), X(2))
-    yield jit(f, compiler_options={"xla_embed_ir_in_executable": True})(X(2), X(2))
-    yield jit(f, inline=True)(X(2), X(2))
-
-
 # --- transforms ---
-
-
-@case
-def inside_transforms(jit, traced):
-    @jit
-    def f(x, n):
-        traced()
-        return jnp.sin(x) * jnp.float32(n)
-
-    yield jax.jit(lambda x: f(x, 2))(X(2))
-    yield jax.grad(lambda x: jnp.sum(f(x, 2)))(X(2))
-    yield jax.vmap(lambda x: f(x, 2))(X(2))
-    yield jax.lax.scan(lambda c, x: (f(c, 2), f(x, 3)), X(2), X(3, 2))
-    yield jax.lax.cond(True, lambda x: f(x, 2), lambda x: x, X(2))
-    yield jax.lax.while_loop(
-        lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], 2)), (0, X(2))
-    )
-    yield jax.checkpoint(lambda x: f(x, 2))(X(2))
-    yield jax.eval_shape(lambda x: f(x, 2), X(2))
-    yield jax.jvp(lambda x: f(x, 2), (X(2),), (X(2),))
-    yield jax.vjp(lambda x: f(x, 2), X(2))[1](X(2))
-    yield jax.hessian(lambda x: jnp.sum(f(x, 2)))(X(2))
-    yield eqx.filter_eval_shape(f, X(2), 2)
-    yield jax.linearize(lambda x: f(x, 2), X(2))[0]
-    yield str(jax.make_jaxpr(lambda x: x + 1)(X(2)))
-    yield f(X(2), 2)
 
 
 @case
@@ -1169,17 +858,6 @@ def nested(jit, traced):
     yield outer(mlp(), X(4))
     yield outer(mlp(), X(4))
     yield inner(mlp(), X(4))
-
-
-@case
-def recursion(jit, traced):
-    @jit
-    def f(x, n):
-        traced()
-        return x if n == 0 else f(x + 1, n - 1)
-
-    yield f(X(2), 5)
-    yield f(X(2), 6)
 
 
 @case
@@ -1230,27 +908,6 @@ def errors_while_tracing(jit, traced):
 
 
 @case
-def runtime_errors(jit, traced):
-    @jit
-    def f(x, y):
-        traced()
-        return eqx.error_if(x, x < 0, "negative"), y
-
-    yield f(jnp.array(1.0), 2)
-    yield f(jnp.array(1.0), 2)
-    for _ in range(3):
-        yield lambda: f(jnp.array(-1.0), 2)
-        yield f(jnp.array(1.0), 2)
-
-    @jit
-    def outer(x):
-        return f(x, 3)[0] * 2
-
-    yield outer(jnp.array(1.0))
-    yield lambda: outer(jnp.array(-1.0))
-
-
-@case
 def callbacks(jit, traced):
     @jit
     def f(x):
@@ -1274,18 +931,6 @@ def callbacks(jit, traced):
 
 
 # --- a trace is that of its own call ---
-
-
-class WithMeta:
-    def __init__(self, x, meta):
-        self.x, self.meta = x, meta
-
-
-jtu.register_pytree_node(
-    WithMeta,
-    lambda node: ((node.x,), dict(node.meta)),
-    lambda meta, children: WithMeta(children[0], meta),
-)
 
 
 class WithStatic(eqx.Module):

@@ -15,13 +15,3 @@ def count_traces(f, jit=filter_jit, **options):
         return f(*args, **kwargs)
 
     return jit(counted, **options), traces
-
-
-def traces_of(f, *calls):
-    """The number of traces after each call, which is given by its arguments."""
-    jitted, traces = count_traces(f)
-    counts = []
-    for args in calls:
-        jitted(*args)
-        counts.append(len(traces))
-    return counts
