@@ -53,6 +53,10 @@ _MEASURED = 5
 _LITTLE, _REASON = 0.05, 0.3
 
 
+_CALLS_BLOCK = "calls block until their results are ready, and `--async` would help"
+_READS = "Python waits for values, and fewer reads would help"
+
+
 class _Sample(NamedTuple):
     """A call that was made alone: seconds until it returned, and from there."""
 
@@ -153,7 +157,7 @@ class Device(contextlib.ExitStack):
         self._result: Callable[[], Any] = lambda: None
         # Waits of the program since the latest call, and when the first one ended.
         self._waited = self._free = 0.0
-        self._all_waits = self._ahead = 0.0
+        self._all_waits = self._by_calls = self._ahead = 0.0
 
     def __enter__(self) -> Self:
         original, device = Function.jit, self
@@ -206,13 +210,14 @@ class Device(contextlib.ExitStack):
                 self.waiting_for.alone()
                 self.waiting_for = None
 
-    def waited(self, seconds: float, ended: float) -> None:
-        """The program has waited for the device, which is done now."""
+    def waited(self, seconds: float, ended: float, by_call: bool = False) -> None:
+        """The program, or a jitted call, has waited for the device, which is done."""
         if self._began is None or threading.get_ident() != self.thread:
             return
         self._free = self._free if self._waited else ended
         self._waited += seconds
         self._all_waits += seconds
+        self._by_calls += by_call * seconds
 
     def compiles(self, began: float) -> None:
         """A call has returned that compiled; its event comes when all is described."""
@@ -244,6 +249,7 @@ class Device(contextlib.ExitStack):
             seconds=max(self._ended - self._began - self._compiled, 0.0),
             functions=functions,
             waited=self._all_waits,
+            by_calls=self._by_calls,
             ahead=self._ahead,
             dispatch=sum(c.warm * x for c, x in overhead.items()),
         )
@@ -279,8 +285,10 @@ class Use:
     seconds: float
     # By name.
     functions: dict[str, FunctionUse]
-    # The program waited for the device; and what it would save to run ahead of it.
+    # The program waited for the device, and how much of that was jitted calls that
+    # block; and what it would save to run ahead of it.
     waited: float
+    by_calls: float
     ahead: float
     # Of the calls, before anything is computed.
     dispatch: float
@@ -315,7 +323,8 @@ class Use:
         if self.dispatch >= _REASON * idle:
             reasons.append("its calls are short, and `lax.scan` over steps would help")
         if self.saved_by_running_ahead() >= _REASON * idle:
-            reasons.append("Python waits for values, and fewer reads would help")
+            by_calls = 2 * self.by_calls > self.waited
+            reasons.append(_CALLS_BLOCK if by_calls else _READS)
         if not reasons:
             reasons.append("Python does something else between the calls")
         return (

@@ -7,7 +7,6 @@ known of each comes below, as far as there is room, and each general text once.
 import io
 import itertools
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
@@ -26,9 +25,12 @@ from ._words import plural, show_place, show_seconds
 
 # Lines of a report, unless it is `verbose`.
 _LINES = 60
-# Rows of the table of findings, and its columns without the last one.
+# Findings that are explained in any case.
+_EXPLAINED = 3
+# Rows of the table of findings, and the columns from which edits have one of their own,
+# and from which lines are not broken.
 _ROWS = 10
-_OTHER_COLUMNS = 60
+_WIDE, _NARROW = 110, 60
 
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
@@ -49,8 +51,9 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     shown = 0
     for block in details:
         room -= _height(console, block)
-        # The first is always there, whatever its length.
-        if not verbose and shown and room < 2 * (shown + 1 < len(details)):
+        # Some are always there, whatever their length.
+        is_optional = shown >= min(max(len(report.findings), 1), _EXPLAINED)
+        if not verbose and is_optional and room < 2 * (shown + 1 < len(details)):
             break
         blocks.append(block)
         shown += 1
@@ -79,18 +82,22 @@ def _height(console: Console, parts: Sequence[Any]) -> int:
 def _top(report: Report, verbose: bool, columns: int) -> Iterator[Iterator[Any]]:
     style = "bold" if report.findings else "bold green"
     yield iter(("", Text(f"eqx-fastjit doctor: {report.run.program}", style)))
-    yield iter((Text(headline(report), style), _indented(_time(report, verbose))))
+    yield iter(
+        (Text(headline(report), style), _indented(_time(report, verbose, columns)))
+    )
     if report.run.device is not None:
         yield iter([_indented(Text(str(report.run.device)))])
     if report.rows:
         yield iter(("", _rows(report, verbose, columns)))
 
 
-def _time(report: Report, verbose: bool) -> Table:
+def _time(report: Report, verbose: bool, columns: int) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", min_width=8)
-    grid.add_column(justify="right", min_width=4)
-    grid.add_column(no_wrap=not verbose, overflow="ellipsis")
+    grid.add_column(justify="right", min_width=8, no_wrap=True)
+    grid.add_column(justify="right", min_width=4, no_wrap=True)
+    # What is left of a line, so that no figure is cut.
+    room = max(columns - 18, 20)
+    grid.add_column(no_wrap=not verbose, overflow="ellipsis", max_width=room)
     for part in report.time:
         share = f"{part.seconds / report.run.seconds:.0%}" if report.run.seconds else ""
         shown = part.lines if verbose else part.lines[:1]
@@ -107,42 +114,48 @@ def _rows(report: Report, verbose: bool, columns: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
     for name in ("", "saves", ""):
         table.add_column(name, justify="right", no_wrap=True)
+    is_wide = columns >= _WIDE
+    table.add_column("what" if is_wide else "what, and the edit", overflow="fold")
     # No name is broken, but in a terminal that has no room for it.
-    has_room = columns >= _OTHER_COLUMNS
-    table.add_column("what", overflow="fold")
-    table.add_column("line", overflow="fold", no_wrap=has_room)
-    table.add_column("edit", overflow="fold", no_wrap=has_room)
-    width = max(columns - _OTHER_COLUMNS, 1) if has_room else columns
+    table.add_column("line", overflow="fold", no_wrap=columns >= _NARROW)
+    if is_wide:
+        table.add_column("edit", overflow="fold")
     shown = report.rows if verbose else report.rows[:_ROWS]
     for i, finding in enumerate(shown, 1):
-        _add(table, f"{i}", finding, width)
+        for *cells, edit in _cells(f"{i}", finding):
+            if is_wide:
+                cells.append(edit)
+            elif edit.plain not in ("", "-"):  # below what it is for
+                cells[3] = Text("\n  ").join([cells[3], edit])
+            table.add_row(*cells)
     rest = len(report.rows) - len(shown)
     table.caption = f"and {rest} more: --verbose" if rest else None
     return table
 
 
-def _add(table: Table, number: str, finding: Finding, width: int) -> None:
+def _cells(number: str, finding: Finding) -> Iterator[list[Any]]:
     """The row of a finding, and one for each of its parts."""
     saves = show_seconds(finding.saves)
     if not finding.saves:  # the price of something, or it makes results wrong
         saves = f"({show_seconds(finding.seconds)})" if finding.seconds else "-"
     count = f"{finding.count}x" if finding.count else ""
-    is_plain = not finding.parts
-    functions = ", ".join(f"`{name}`" for name in finding.functions)
-    what = finding.what if is_plain else f"{functions}: {len(finding.parts)} causes"
-    what = Text(_plain(what), "bold")
     place = os.path.basename(show_place(finding.line)) if finding.line else ""
-    edit = Text(_plain(finding.edit, width) if is_plain else "", "green")
-    table.add_row(number, saves, count, what, place, edit)
+    what, edit = finding.what, _edit(finding.edit)
+    if finding.parts:
+        functions = ", ".join(finding.functions)
+        what, edit = f"{functions}: {len(finding.parts)} causes", Text("")
+    yield [number, saves, count, Text(_plain(what), "bold"), place, edit]
     for part in finding.parts:
-        edit = Text(_plain(part.edit, width) or "-", "green" if part.edit else "dim")
         what = Text(f"  {_plain(part.what)}")
-        table.add_row("", "", f"{part.count}x", what, "", edit)
+        yield ["", "", f"{part.count}x", what, "", _edit(part.edit)]
 
 
-def _plain(text: str, width: int = 0) -> str:
-    text = text.replace("`", "")
-    return textwrap.fill(text, width, break_long_words=False) if width else text
+def _edit(text: str) -> Text:
+    return Text(_plain(text) or "-", "green" if text else "dim")
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")
 
 
 # --- details --------------------------------------------------------------------------

@@ -92,10 +92,12 @@ class Waits(contextlib.ExitStack):
     """Within this context, notes each wait of the program for the device."""
 
     def __init__(
-        self, noticed: Callable[[float, float], None] = lambda seconds, ended: None
+        self,
+        noticed: Callable[[float, float, bool], None] = lambda seconds, ended, by: None,
     ) -> None:
         super().__init__()
-        # Called after each wait that the program could do without.
+        # Called after each wait that the program could do without; the last argument
+        # is whether a jitted call waited, rather than the program itself.
         self._noticed = noticed
         # Functions that this version of JAX does not have: waits in them are missing.
         self.missing: list[str] = []
@@ -173,7 +175,7 @@ class Waits(contextlib.ExitStack):
             wait.count += has_waited
             wait.seconds += has_waited * seconds
         if has_waited and what not in (CALLBACK, HAS_TO_BLOCK):
-            self._noticed(seconds, ended)
+            self._noticed(seconds, ended, what == JITTED_CALL)
 
 
 def _has_to(call: dict[str, Any]) -> bool:

@@ -230,8 +230,9 @@ def test_after_the_context_all_is_as_before():
 # --- what is said ---
 
 
-def use(seconds=10.0, busy=9.9, waited=0.0, ahead=0.0, dispatch=0.0):
-    return Use(seconds, {"step": FunctionUse(100, busy)}, waited, ahead, dispatch)
+def use(seconds=10.0, busy=9.9, waited=0.0, by_calls=0.0, ahead=0.0, dispatch=0.0):
+    functions = {"step": FunctionUse(100, busy)}
+    return Use(seconds, functions, waited, by_calls, ahead, dispatch)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +241,10 @@ def use(seconds=10.0, busy=9.9, waited=0.0, ahead=0.0, dispatch=0.0):
         (use(), ["never idle", "nothing in dispatch matters here"]),
         (use(busy=2.0, dispatch=5.0), ["idle for 80% of the 10 s", "`lax.scan`"]),
         (use(busy=2.0, ahead=7.0), ["Python waits for values", "fewer reads"]),
+        (
+            use(busy=2.0, waited=2.0, by_calls=1.5, ahead=7.0),
+            ["calls block", "`--async`"],
+        ),
         (use(busy=2.0), ["something else between the calls"]),
         (use(busy=1.0, waited=9.9), ["never idle"]),  # for operations outside of jit
     ],

@@ -159,14 +159,8 @@ def test_a_trace_that_failed_is_told_apart_from_those_of_other_lengths():
 
 
 def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
-    """Nothing can spare it. Another compilation is one."""
-    plain = {"is_outside": True}
-    assert report_of(event(1, seconds=4.0, **plain)).findings == ()
-    found = report_of(*(event(i, seconds=4.0, **plain) for i in (1, 2)))
-    (finding,) = found.prices
-    assert (finding.cause, finding.attribute) == ("outside of filter_jit", "jax.jit")
-    assert (finding.functions, finding.seconds) == ({"step": 1}, 4.0)
-    assert [row.seconds for row in found.functions] == [8.0]
+    """Nothing can spare it."""
+    assert report_of(event(1, seconds=4.0, is_outside=True)).findings == ()
 
 
 @pytest.mark.parametrize(
