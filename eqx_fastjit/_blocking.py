@@ -179,6 +179,11 @@ def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
                 yield from _equations(inner, seen)
 
 
+def is_callback(name: str) -> bool:
+    """Whether a primitive of JAX's calls back into Python."""
+    return name.endswith("callback") or name == "debug_print"
+
+
 def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
     """Whether the traced program calls back into Python, which may raise.
 
@@ -190,8 +195,7 @@ def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> b
     """
     foreign = False
     for equation in _equations(traced.jaxpr, set()):
-        name = equation.primitive.name
-        if name.endswith("callback") or name == "debug_print":
+        if is_callback(equation.primitive.name):
             return True
         foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
     if not foreign:

@@ -86,12 +86,13 @@ def _run_script(file: str, source: bytes) -> None:
 
 def _report(error: BaseException) -> int:
     """Print an exception as Python does. Returns the exit code."""
-    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    package = os.path.dirname(eqx_fastjit.__file__) + os.sep
+    ours = (package, runpy.__file__, "<frozen runpy>")
     # The first frame is that of `run`. Behind it, only the program's are linked again.
     first: Any = error.__traceback__
     last, this = first, first.tb_next
     while this is not None:
-        if this.tb_frame.f_code.co_filename not in ours:
+        if not this.tb_frame.f_code.co_filename.startswith(ours):
             last.tb_next, last = this, this
         this = this.tb_next
     last.tb_next = None

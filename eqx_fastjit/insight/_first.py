@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from eqx_fastjit._blocking import is_callback
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
 
@@ -62,7 +63,10 @@ def look(event: Event, calls_back: bool) -> Look:
         if not (is_long or calls_back) or (jaxpr := jaxpr_of(event)) is None:
             return out
         scope = read_jaxpr(jaxpr)
-        own = any(_is_own_callback(e) for x in scope.distinct() for e in x.equations)
+        equations = [e for x in scope.distinct() for e in x.equations]
+        # Of plain `jax.jit` only the jaxpr is known.
+        calls_back = calls_back or any(is_callback(e.name) for e in equations)
+        own = any(map(_is_own_callback, equations))
         out = Look(calls_back, own)
         if is_long:
             found = find_constants(scope, _source(event))

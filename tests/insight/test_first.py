@@ -309,15 +309,17 @@ def test_models_and_states_outside_of_jit_are_no_finding(watched):
 # --- the persistent cache -------------------------------------------------------------
 
 
-def test_the_cache_is_recommended_for_what_it_keeps(watched, monkeypatch):
-    checked = filter_jit(lambda x: eqx.error_if(x, jnp.any(x < 0), "negative"))
+@pytest.mark.parametrize("jit", [filter_jit, jax.jit])
+def test_the_cache_is_recommended_for_what_it_keeps(jit, watched, monkeypatch):
+    monkeypatch.setattr(_first, "LEAST_SECONDS", 0.0)
+    checked = jit(lambda x: eqx.error_if(x, jnp.any(x < 0), "negative"))
 
-    @filter_jit
+    @jit
     def prints(x):
         jax.debug.print("{}", x)
         return x
 
-    plain = filter_jit(looped(40))
+    plain = jit(looped(40))
 
     def program():
         checked(jnp.ones(2))
