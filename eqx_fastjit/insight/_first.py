@@ -60,11 +60,13 @@ def look(event: Event, calls_back: bool) -> Look:
         if is_operation(event):
             return Look(operation=operation())
         is_long = event.seconds >= LEAST_SECONDS and not event.cached
-        if not (is_long or calls_back) or (jaxpr := jaxpr_of(event)) is None:
+        # Of plain `jax.jit` only the jaxpr says whether it calls back.
+        is_unknown = event.is_outside
+        jaxpr = jaxpr_of(event) if is_long or calls_back or is_unknown else None
+        if jaxpr is None:
             return out
         scope = read_jaxpr(jaxpr)
         equations = [e for x in scope.distinct() for e in x.equations]
-        # Of plain `jax.jit` only the jaxpr is known.
         calls_back = calls_back or any(is_callback(e.name) for e in equations)
         own = any(map(_is_own_callback, equations))
         out = Look(calls_back, own)
