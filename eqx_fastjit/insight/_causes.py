@@ -20,39 +20,45 @@ from ._words import plural, show_seconds
 class Finding:
     """Something that costs, in words: how much, why, what to do, and what that saves.
 
-    A row of the report, and the details of it. A finding with several causes has a part
-    for each, which is a finding, too.
+    A row of the report, and the details of it.
+
+    **Fields:**
+
+    - `cause`: one of the seven, "failed", "outside of filter_jit" or "stale value"; or
+        what would save time.
+    - `attribute`: what is special about it, such as "ragged batch"; the cause again if
+        nothing is.
+    - `says`, `fix`: what happened and what to do, in sentences.
+    - `what`, `edit`: the same in a few words, for the row.
+    - `note`: what is true of every fix of this kind. A report has it once.
+    - `seconds`, `saves`: what it cost, and what the edit saves of that.
+    - `spares`: the compilations that are not needed then.
+    - `gain`: what it saves, in words, where seconds do not say it.
+    - `line`: file, line and function of the user's call.
+    - `leaf`: the path of what differed first, `model.layers[0].weight`.
+    - `count`: of compilations.
+    - `functions`: the names of what was compiled, and how often.
+    - `calls`: function and the user's lines that led to it, and how often.
+    - `changes`: all leaves that differed, the first time: "`n`: 1 -> 2".
+    - `parts`: a finding for each of several causes.
     """
 
-    # One of the seven, "failed", "outside of filter_jit" or "stale value"; or what
-    # would save time.
     cause: str
-    # What is special about it, such as "ragged batch"; the cause again if nothing is.
     attribute: str
     says: str
     fix: str
-    # In a few words, for the row: "`optim` made again".
     what: str = ""
-    # In a few words, what to write.
     edit: str = ""
-    # What is true of every fix of this kind, in sentences. A report has it once.
     note: str = ""
-    # What it cost, and what the edit saves of that.
     seconds: float = 0.0
     saves: float = 0.0
-    # The compilations that are not needed then.
     spares: int = 0
-    # What it saves, in words, where seconds do not say it: "nothing by itself".
     gain: str = ""
     line: Place | None = None
     leaf: str = ""
-    # Of compilations.
     count: int = 0
-    # Names of the functions that were compiled, and how often.
     functions: dict[str, int] = field(default_factory=dict[str, int])
-    # Function and the user's lines that led to it, and how often.
     calls: dict[str, int] = field(default_factory=dict[str, int])
-    # All leaves that differed, the first time: "`n`: 1 -> 2".
     changes: tuple[str, ...] = ()
     parts: tuple["Finding", ...] = ()
 

@@ -28,17 +28,23 @@ _LINES = 20
 class Explanation(Shown):
     """Why functions were traced or compiled again, and what it cost.
 
-    `str` of it is the text. Seconds are of tracing, lowering and compiling.
+    `str` of it is the text.
+
+    **Fields:**
+
+    - `function`: its name, or "all jitted functions".
+    - `traces`, `compiles`: how often it was traced and compiled.
+    - `seconds`: of tracing, lowering and compiling.
+    - `findings`: each reason, the most expensive first; first calls are none.
+    - `gone`: how many could not be explained, as the arguments are gone.
+    - `verbose`: whether the text has every cause and every leaf.
     """
 
-    # The function, or "all jitted functions".
     function: str
     traces: int
     compiles: int
     seconds: float
-    # Each reason, the most expensive first; first calls are none.
     findings: tuple[Finding, ...]
-    # How many could not be explained, as the arguments are gone.
     gone: int = 0
     verbose: bool = False
 

@@ -40,17 +40,26 @@ class LineCount:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Inspection(Shown):
-    """The result of `inspect`. `str(inspection)` is for people."""
+    """The result of `inspect`. `str(inspection)` is for people.
+
+    **Fields:**
+
+    - `name`: of the function.
+    - `equations`: how many its jaxpr has, with those of inner jaxprs.
+    - `lines`: equations by line of source, the most first.
+    - `loops`: unrolled loops that a `scan` could be.
+    - `constants`: arrays that it captured, the largest first.
+    - `memory`: XLA's estimate for one call, in bytes; empty if the function was not
+        compiled, or where XLA has no estimate.
+    - `calls_back`: whether it calls back into Python, as `eqx.error_if` does.
+    """
 
     name: str
     equations: int
     lines: tuple[LineCount, ...]
     loops: tuple[UnrolledLoop, ...]
     constants: tuple[Constant, ...]
-    # XLA's estimate for one call, in bytes. Empty if the function was not compiled, or
-    # where XLA has no estimate.
     memory: dict[str, int]
-    # Whether it calls back into Python, as `eqx.error_if` does.
     calls_back: bool = False
 
     def __str__(self) -> str:

@@ -41,14 +41,20 @@ MATTERS = 0.05
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Profile(Shown):
-    """The result of `profile`. `str(profile)` is for people."""
+    """The result of `profile`. `str(profile)` is for people.
+
+    **Fields:**
+
+    - `name`: of the function.
+    - `timings`: of warm calls, by what jitted the function: seconds until the call
+        returns (`returns`), and until its result is ready (`ready`).
+    - `session`: of pyinstrument; `None` where it is not installed.
+    - `conclusion`: what the call costs, what of it can be saved, whether it matters.
+    """
 
     name: str
-    # Of warm calls, by what jitted the function.
     timings: dict[str, Timing]
-    # Of pyinstrument; `None` where it is not installed.
     session: Any
-    # One sentence: what the call costs, what of it can be saved, whether it matters.
     conclusion: str
 
     def __str__(self) -> str:
