@@ -13,6 +13,8 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Programs run a few times only: what XLA would optimize takes longer than they do.
+jax.config.update("jax_disable_most_optimizations", True)
 
 import eqx_fastjit  # noqa: E402
 from eqx_fastjit import _private  # noqa: E402

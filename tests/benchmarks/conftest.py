@@ -6,11 +6,9 @@ import pytest
 
 @pytest.fixture
 def as_users_have_it():
-    """JAX's default promotion, and quick compilation: programs run a few times only."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    """JAX's default promotion."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

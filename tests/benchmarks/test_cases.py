@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("as_users_have_it"
 # These compile for so long that two contenders are compared.
 _LONG = {
     *("adam_103_leaves", "cnn", "depth_100", "gan", "gpt_adamw", "lambda_in_loop"),
-    *("loop_300", "neural_ode", "gpt_small_step", "gpt_large_step"),
+    *("neural_ode", "gpt_small_step", "gpt", "gru", "lora_step", "multi_transform"),
 }
-# 2,000 compilations. `statics_1` is built by the same function.
-_TOO_LONG = {"statics_1000"}
+# `statics_1`, `gpt_small_step` and `loop_100` are built by the same functions.
+_TOO_LONG = {"statics_1000", "gpt_large_step", "loop_300"}
 
 _compiled = []
 jax.monitoring.register_event_duration_secs_listener(

@@ -111,13 +111,13 @@ def test_modules(script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("name", "imports"),
     [
-        "importlib.import_module('jax'); from equinox import filter_jit",
-        "filter_jit = importlib.import_module('equinox').filter_jit",
+        ("run", "importlib.import_module('jax'); from equinox import filter_jit"),
+        ("doctor", "filter_jit = importlib.import_module('equinox').filter_jit"),
     ],
 )
-def test_libraries_that_import_equinox(imports, tmp_path):
+def test_libraries_that_import_equinox(name, imports, tmp_path):
     """Their decorators get the replacement; a traceback through them is Python's."""
     (tmp_path / "library.py").write_text(
         f"import importlib\n{imports}\n"
@@ -128,10 +128,9 @@ def test_libraries_that_import_equinox(imports, tmp_path):
     path = tmp_path / "program.py"
     path.write_text("import library\n")
     python = command(python=(str(path),), code=1).stderr
-    for name in ("run", "doctor"):
-        ended = command(name, path, code=1)
-        assert ended.stdout == "eqx_fastjit._jit\n"
-        assert ended.stderr.startswith(python)
+    ended = command(name, path, code=1)
+    assert ended.stdout == "eqx_fastjit._jit\n"
+    assert ended.stderr.startswith(python)
 
 
 @pytest.mark.parametrize("name", ["run", "doctor"])

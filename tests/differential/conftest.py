@@ -15,7 +15,7 @@ _COMMON = {
     ],
 }
 hypothesis.settings.register_profile(
-    "ci", max_examples=60, derandomize=True, database=None, **_COMMON
+    "ci", max_examples=40, derandomize=True, database=None, **_COMMON
 )
 hypothesis.settings.register_profile("night", max_examples=4000, **_COMMON)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")

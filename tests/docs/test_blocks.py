@@ -123,7 +123,7 @@ def _check(words: list[str]) -> None:
         assert {w for w in own if w.startswith("--")} <= known, words
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]) is not None, words
-        if words[2].startswith("benchmarks"):
+        if options and words[2].startswith("benchmarks"):
             assert options <= _options_of("-m", words[2]), words
     elif words[0] == "python":
         assert options <= _options_of(words[1]), words

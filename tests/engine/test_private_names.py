@@ -36,10 +36,9 @@ def test_each_name_can_be_missing(kind):
     assert names <= {"all", "public", "jax:ShapeDtypeStruct"} | EQUINOX_NAMES
 
 
-@pytest.mark.parametrize("version", ["0.99.0", "1.0.0"])
-def test_a_jax_from_the_future(version):
+def test_a_jax_from_the_future():
     """Another version of JAX is no reason to warn or to compute anything."""
-    assert run_program("future_jax.py", version).stderr == ""
+    assert run_program("future_jax.py", "1.0.0").stderr == ""
 
 
 def test_an_equinox_that_flattens_fields_by_name():

@@ -6,7 +6,6 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import BoundJit, Compiled, JitWrapped, Lowered, Traced
-from tests.support.commands import command
 
 
 # A change of this list is one that users see.
@@ -25,12 +24,6 @@ NAMES = [
     "load",
     "uninstall",
 ]
-
-
-def test_the_tools_need_no_import_of_their_own():
-    """`import eqx_fastjit` is enough for `eqx_fastjit.insight.explain(f)`."""
-    code = "import eqx_fastjit; print(eqx_fastjit.insight.explain.__name__)"
-    assert command(python=("-c", code)).stdout == "explain\n"
 
 
 def test_public_names():

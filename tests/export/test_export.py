@@ -44,19 +44,17 @@ def folder(tmp_path_factory):
 # --- results --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["portable", "trusted"])
-def test_a_fresh_process_computes_the_same(folder, form):
+def test_a_fresh_process_computes_the_same(folder):
     """Modules, statics, keys, states, weak types, donation, LAPACK."""
-    out = run_program("load_exported.py", folder, "single", form)
-    assert out.stdout.count("same") == len(functions.FUNCTIONS)
+    out = run_program("load_exported.py", folder, "single")
+    assert out.stdout.count("same") == len(functions.FUNCTIONS) * len(FORMS)
 
 
-@pytest.mark.parametrize("form", ["portable", "trusted"])
-def test_shardings_over_eight_devices_are_kept(tmp_path, form):
+def test_shardings_over_eight_devices_are_kept(tmp_path):
     tests = functions.sharded_functions()
     save_all(tests, tmp_path)
-    out = run_program("load_exported.py", tmp_path, "sharded", form)
-    assert out.stdout.count("same") == len(tests)
+    out = run_program("load_exported.py", tmp_path, "sharded")
+    assert out.stdout.count("same") == len(tests) * len(FORMS)
 
 
 @in_both_forms
@@ -296,7 +294,7 @@ def test_what_cannot_be_written_is_refused_before_tracing():
     for argument, message in (
         (
             eqx.nn.Lambda(lambda x: x),
-            r"`model\.fn` cannot be exported: test_what",
+            r"`model\.fn` cannot be exported: .*<lambda>",
         ),
         (
             [1, (Local(jnp.ones(2)),)],

@@ -111,8 +111,8 @@ def test_many_calls_take_no_memory():
         "with insight.doctor() as report:\n"
         "    for _ in range(5_000): x = f(x)\n"
         "    before = peak()\n"
-        "    for _ in range(100_000): x = f(x)\n"
+        "    for _ in range(50_000): x = f(x)\n"
         "    print(peak() - before)\n"
     )
     kilobytes = int(command(python=("-c", code)).stdout)
-    assert kilobytes < 20_000
+    assert kilobytes < 10_000

@@ -109,10 +109,12 @@ def check_references(call, *things, n=30):
     for _ in range(3):
         call()
     gc.collect()
+    gc.freeze()  # the collection below need not look at what is there already
     before = [sys.getrefcount(x) for x in things]
     for _ in range(n):
         call()
     gc.collect()
+    gc.unfreeze()
     after = [sys.getrefcount(x) for x in things]
     # Others use a few types, too. What is leaked or lost is so each time.
     wrong = [

@@ -20,4 +20,6 @@ for name in sys.modules:
 # A program may still choose its devices.
 jax.config.update("jax_num_cpu_devices", 3)
 assert len(jax.devices("cpu")) == 3
+# The tools need no import of their own.
+assert eqx_fastjit.insight.explain.__name__ == "explain"
 print("done")

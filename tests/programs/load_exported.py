@@ -1,6 +1,7 @@
 """Loads exported functions, and compares them with the functions themselves.
 
-Arguments: the folder of the files; `sharded` or `single`; `trusted` or `portable`.
+Each form of them: the native code first, as it comes into a process that has lowered
+nothing. Arguments: the folder of the files; `sharded` or `single`.
 """
 
 import sys
@@ -8,7 +9,7 @@ import sys
 import jax
 
 
-folder, devices, form = sys.argv[1:]
+folder, devices = sys.argv[1:]
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_num_cpu_devices", 8 if devices == "sharded" else 1)
 
@@ -17,4 +18,5 @@ from tests.export import functions  # noqa: E402
 
 is_sharded = devices == "sharded"
 tests = functions.sharded_functions() if is_sharded else functions.FUNCTIONS
-functions.check(folder, tests, form == "trusted")
+for trusted in (True, False):
+    functions.check(folder, tests, trusted)

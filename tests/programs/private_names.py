@@ -111,11 +111,11 @@ def use():
 
     _private.hide_from_tracebacks(__file__)  # as when this is imported
     x = jnp.ones(2)
-    model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+    model = eqx.nn.LayerNorm(2)
     f = filter_jit(lambda m, x, n: (m(x) * n, n))
     for n in (1, 2.0, True, 1):
         out, same = f(model, x, n)
-        assert jnp.allclose(out, model(x) * n) and type(same) is type(n)
+        assert out.tolist() == [0, 0] and type(same) is type(n)
     assert f.lower(model, x, 3).compile()(model, x, 3)[1] == 3
     g = filter_jit(lambda node: node.x * node.aux)
     for aux in (2, 3, 2):
@@ -137,6 +137,7 @@ def use():
 
 def check(names, expected):
     """Raises an exception if anything differs."""
+    jax.config.update("jax_disable_most_optimizations", True)  # compiles more quickly
     take_away(names)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

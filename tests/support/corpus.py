@@ -139,13 +139,6 @@ def omitted_unhashable_default(jit, traced):
 
 
 @case
-def lambdas(jit, traced):
-    f = jit(lambda x: (traced(), x * 2)[1])
-    yield f(X(2))
-    yield f(X(3))
-
-
-@case
 def wrap_again(jit, traced):
     def f(x):
         traced()
