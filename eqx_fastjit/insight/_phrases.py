@@ -225,7 +225,8 @@ def _closure(root: Root) -> dict[str, str]:
     for path in cells_of(root)[:3]:
         # `<name>`, `.args[0]` or `.keywords['name']`
         name = re.sub(r"^\.keywords\['(\w+)'\]", r"\1", path.removeprefix(root.leaf))
-        names.append(name := name.removeprefix(WRAPPED).strip("<>."))
+        name = re.sub("[<>]", "", name.removeprefix(WRAPPED)).lstrip(".")
+        names.append(name)
         values = [str(x) for x in root.table.leaves(path) if x is not None]
         differ = listed(values) if len({*values}) > 1 else f"{values[0]}, made again"
         shown.append(f"`{name}` ({differ})")
