@@ -76,7 +76,9 @@ def _change(root: Root, line: Place | None) -> tuple[int, int]:
     """Two rows in a sequence between which it changes, at this line if there are."""
     rows = root.table.rows
     here = [x for x in root.changes if (e := rows[x[1]].event) and line_of(e) == line]
-    return (here or root.changes)[0]
+    # Nothing does if caches were cleared in between.
+    last = max(i for i, row in enumerate(rows) if row.event)
+    return (here or root.changes or [(max(last - 1, 0), last)])[0]
 
 
 def _evidence(root: Root, path: str) -> str:
