@@ -77,19 +77,6 @@ def var_args(jit, traced):
 
 
 @case
-def var_keywords(jit, traced):
-    @jit
-    def f(**kwargs):
-        traced()
-        return kwargs
-
-    yield f(b=X(2), a=1)
-    yield f(a=1, b=X(2))
-    yield f(a=2, b=X(2))
-    yield f()
-
-
-@case
 def everything_at_once(jit, traced):
     @jit
     def f(a, /, b, c=3, *args, d, e=jnp.float32, **kwargs):
