@@ -69,7 +69,7 @@ def _donors(x: Any) -> str:
         specialization = fact.specialization()
         if specialization is None or specialization.flat.options.donate == "none":
             continue
-        if any((a.shape, a.dtype) == (x.shape, x.dtype) for a in fact.avals):
+        if any((a.shape, a.dtype) == (x.shape, x.dtype) for a, _ in fact.kinds):
             line = f" ({fact.frames[0].file}:{fact.frames[0].line})" * bool(fact.frames)
             calls.setdefault(fact.function.name, f"`{fact.function.name}`{line}")
     return " or ".join(calls.values())

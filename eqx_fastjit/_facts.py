@@ -22,6 +22,7 @@ import time
 import traceback
 import types
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -149,10 +150,10 @@ class Fact:
     function: FunctionInfo
     # Gives the specialization that was called, if it is there.
     specialization: Callable[[], Any] = lambda: None
-    # Those of the arrays of the call, in order, as JAX has them.
-    avals: tuple[Any, ...] = ()
-    # Where each array is placed, if any is committed (`placement_of`).
-    placements: tuple[Any, ...] = ()
+    # What the arrays of the call were: each aval and placement once, for many are
+    # alike; and which of these each array was, in order.
+    kinds: tuple[tuple[Any, Any], ...] = ()
+    which: Sequence[int] = ()
     # Of a stage ahead of time, the fact of the first stage.
     first: "Fact | None" = None
     settings: tuple[Any, ...] = field(default_factory=current_settings)
@@ -182,6 +183,11 @@ class Fact:
     first_run: float = 0.0
     # The part of these that was spent on functions inside, which have facts too.
     nested: float = 0.0
+
+    @property
+    def arrays(self) -> list[tuple[Any, Any]]:
+        """The aval of each array of the call, and its placement, in order."""
+        return [self.kinds[i] for i in self.which]
 
     @property
     def is_part(self) -> bool:
@@ -239,10 +245,11 @@ class _Open:
 
     def set_arrays(self, arrays: Sequence[Any]) -> None:
         """Keep in the fact what the arrays of the call are."""
+        known: dict[tuple[Any, Any], int] = {}
         with contextlib.suppress(Exception):  # of a subclass of `numpy.ndarray`, say
-            self.fact.avals = tuple(map(aval_of, arrays))
-            placements = tuple(map(placement_of, arrays))
-            self.fact.placements = placements if any(placements) else ()
+            pairs = [(aval_of(x), placement_of(x)) for x in arrays]
+            which = [known.setdefault(pair, len(known)) for pair in pairs]
+            self.fact.kinds, self.fact.which = tuple(known), array("I", which)
 
 
 class _Here(threading.local):

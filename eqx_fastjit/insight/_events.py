@@ -167,16 +167,14 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     if specialization is None:
         return ()
     function = specialization.flat.function()
-    avals = fact.avals
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
-        for x in avals
+        for x, _ in fact.arrays
     ]
     values = specialization.flat.structure.rebuild(arrays)
     if engine_module().read(values, True)[0] != specialization:
         return ()  # a static was changed in place
-    whats = zip(avals, fact.placements or [None] * len(avals), strict=True)
-    by_id = {id(x): what for x, what in zip(arrays, whats, strict=True)}
+    by_id = {id(x): what for x, what in zip(arrays, fact.arrays, strict=True)}
     name = _function_of(fact)
     return describe(function.arguments_of(values), by_id, fact.settings, name)
 

@@ -148,7 +148,7 @@ class Writer:
 
 
 # Of an event, what refers to this process.
-_ONLY_HERE = ("specialization", "avals", "placements", "first", "settings", "gone")
+_ONLY_HERE = ("specialization", "kinds", "which", "first", "settings", "gone")
 
 
 def cache_directory() -> str | None:

@@ -70,7 +70,7 @@ def classes():
 
 def retraces():
     """Of a large model. All is dropped but what is kept for those who ask later."""
-    model = [jnp.ones(1 + i % 5) for i in range(1_000)]
+    model = [jnp.ones(1 + i % 5) for i in range(2_000)]
     f = jit(lambda model, x: x.sum())
 
     def do(i):
