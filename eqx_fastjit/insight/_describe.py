@@ -274,7 +274,7 @@ def number_of(x: Any) -> int:
     """What distinguishes a function from all others, whenever these were there."""
     try:
         return _numbers.setdefault(x, next(_counter))
-    except TypeError:  # it cannot be referred to weakly
+    except Exception:  # it cannot be referred to weakly, or its class has an odd `==`
         return id(x)
 
 
