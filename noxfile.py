@@ -37,8 +37,8 @@ ENGINE = ["tests/engine", "tests/native", "tests/differential"]
 CORPUS = ["tests/engine/test_corpus.py", "tests/engine/test_private_names.py"]
 # What those tests import; not the extra `test`, which has a browser in it.
 REQUIREMENTS = [
-    *("attrs", "cloudpickle", "hypothesis>=6.100", "msgspec", "optax>=0.2.3"),
-    *("pydantic>=2.7", "pytest>=9", "pytest-xdist>=3.6", "wrapt"),
+    *("attrs", "beartype", "cloudpickle", "hypothesis>=6.100", "msgspec"),
+    *("optax>=0.2.3", "pydantic>=2.7", "pytest>=9", "pytest-xdist>=3.6", "wrapt"),
 ]
 
 # nox and uv look for interpreters on PATH alone: those of pyenv go last.
