@@ -12,6 +12,7 @@ weakly to its specialization, which has everything else of the call.
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import site
@@ -61,15 +62,17 @@ _OWN = (
 )
 # Where Python and installed packages are, with the scripts that start them.
 _FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-_INSTALLED = tuple(
-    folder + os.sep
-    for folder in (*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages())
-)
+
+
+@functools.cache  # to ask for them takes milliseconds, which an import need not
+def _not_the_users() -> tuple[str, ...]:
+    folders = [*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages()]
+    return (*_OWN, *(folder + os.sep for folder in folders), "<@", "<timeit")
 
 
 def is_users(file: str) -> bool:
     """Whether a file is the user's own: no installed package, and none of Python's."""
-    return not file.startswith((*_OWN, *_INSTALLED, "<@", "<timeit"))
+    return not file.startswith(_not_the_users())
 
 
 def is_written_by_user(code: types.CodeType) -> bool:
