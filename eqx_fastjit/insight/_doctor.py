@@ -8,7 +8,6 @@ from typing import Any
 from ._causes import Finding
 from ._events import history
 from ._file import as_json, cache_directory, Run
-from ._page import in_notebook, page
 from ._programs import add_programs
 from ._report import make_report, Report
 from ._shown import Shown
@@ -39,6 +38,8 @@ class DoctorReport(Shown):
 
     def to_html(self) -> str:
         """The report as a page of its own, which loads nothing."""
+        from ._page import page  # and with it jinja2, which a text does not need
+
         return page(self._made())
 
     def text(self, *, verbose: bool = False) -> str:
@@ -50,8 +51,11 @@ class DoctorReport(Shown):
     def __str__(self) -> str:
         return "the block has not ended" if self._report is None else self.text()
 
+    def _html(self) -> str:
+        return self.to_html()
+
     def _repr_html_(self) -> str | None:
-        return None if self._report is None else in_notebook(self.to_html())
+        return None if self._report is None else super()._repr_html_()
 
     def _made(self) -> Report:
         if self._report is None:
