@@ -77,8 +77,8 @@ def _doctor(name: str, page: Path) -> str:
         rows = lines.index("") + 1
         end = next(i for i, line in enumerate(lines) if line.startswith("2 "))
         times = next(i for i, line in enumerate(lines) if line.startswith("    "))
-        command = "$ eqx-fastjit doctor examples/faulty_train.py"
-        lines = [command, *lines[1:times], "...", *lines[rows:end]]
+        typed = "$ eqx-fastjit doctor examples/faulty_train.py"
+        lines = [typed, *lines[1:times], "...", *lines[rows:end]]
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
 
 

@@ -283,9 +283,7 @@ def _outside(stage: str, seconds: float, name: str) -> None:
     if function.number:
         with contextlib.suppress(Exception):  # of a user's class, say
             event.signature = _signature_in_jit(name, fun)
-        key = function.key()
-        before = [x for x in tuple(_of_jit) if x.function.key() == key]
-        reason = compare(event, before)
+        reason = compare(event, tuple(_of_jit))
         event.reason, event.gone = reason or Reason(), reason is None
         _of_jit.append(event)
     if (around := _facts.tracing_now()) is not None:

@@ -61,9 +61,9 @@ def look(event: Event, calls_back: bool) -> Look:
             return Look(operation=operation())
         is_long = event.seconds >= LEAST_SECONDS and not event.cached
         # Of plain `jax.jit` only the jaxpr says whether it calls back.
-        is_unknown = event.is_outside
-        jaxpr = jaxpr_of(event) if is_long or calls_back or is_unknown else None
-        if jaxpr is None:
+        if not (is_long or calls_back or event.is_outside):
+            return out
+        if (jaxpr := jaxpr_of(event)) is None:
             return out
         scope = read_jaxpr(jaxpr)
         equations = [e for x in scope.distinct() for e in x.equations]
