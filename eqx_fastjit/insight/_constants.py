@@ -4,23 +4,23 @@ XLA computes what depends on constants alone while it compiles, element by eleme
 ("constant folding"). So a sort of a small array may take minutes.
 """
 
+import contextlib
 import dataclasses
 import math
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 from jax.extend.core import Literal
 
-from eqx_fastjit._facts import is_users, Place
+from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
 from ._equations import Equation, Scope, UNKNOWN
+from ._reads import reads_of
 
 
-# How far to follow functions that a function calls.
-_DEPTH = 2
 # About the longest that XLA takes on a slow machine, in seconds: to hold a byte of a
 # constant; and to fold an operation, for each element of its operands.
 _HOLDING = 5e-8
@@ -59,7 +59,7 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
             by_name[equation.name] = by_name.get(equation.name, 0.0) + _cost(equation)
 
     _fold(scope, [None] * len(scope.jax.invars), note)
-    variables = list(_variables(function, _DEPTH))
+    variables = list(_variables(function))
     out: list[Constant] = []
     for key, (value, place) in found.items():
         n = math.prod(value.shape) * value.dtype.itemsize
@@ -141,38 +141,10 @@ def _is_view(constant: Any, x: Any) -> bool:
     return is_numpy and np.may_share_memory(x, np.asarray(constant))
 
 
-def _variables(function: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """The arrays in closure cells and globals that a function reads.
-
-    And what the user's functions that it calls read.
-    """
-    if not isinstance(function, types.FunctionType):
-        return
-    code = function.__code__
-    if not is_users(code.co_filename):
-        return
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    read = {
-        k: function.__globals__[k] for k in _names_in(code) & {*function.__globals__}
-    }
-    for name, cell in cells:
-        try:
-            read[name] = cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-    for name, value in read.items():
-        if depth > 0:
-            yield from _variables(getattr(value, "__wrapped__", value), depth - 1)
-        below = {name: value}
-        if type(value) is dict:
-            below = {f"{name}[{k!r}]": x for k, x in value.items()}
-        elif not isinstance(value, type | types.ModuleType | types.FunctionType):
-            inside = getattr(value, "__dict__", {})
-            below |= {f"{name}.{k}": x for k, x in inside.items()}
-        yield from ((k, x) for k, x in below.items() if _is_array(x))
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    """The names that code reads, functions inside included."""
-    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
-    return {*code.co_names}.union(*map(_names_in, inner))
+def _variables(function: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays in what a function reads, beside its arguments."""
+    for read in reads_of(function):
+        with contextlib.suppress(Exception):  # keys that JAX cannot sort, say
+            for keys, x in jtu.tree_leaves_with_path(read.value):
+                if _is_array(x):
+                    yield f"{read.path}{jtu.keystr(keys)}", x

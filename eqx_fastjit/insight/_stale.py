@@ -7,166 +7,45 @@ that these change. It is a finding only if such a trace is called again.
 
 import collections
 import dataclasses
-import dis
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
-import jax.tree_util as jtu
 import numpy as np
 
-from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._facts import is_users
-from eqx_fastjit._statics import state_of
+from eqx_fastjit._statics import has_only_identity, state_of
 from eqx_fastjit._structure import DYNAMIC
 from eqx_fastjit._texts import describe_static
 
 from ._causes import Finding, make_finding
 from ._describe import describe, Leaf
 from ._events import Event
+from ._reads import MISSING, Read, reads_of, value_at
 from ._why import line_of, name_of
 
 
 # Values that are compared; anything else may change without being another one.
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
-# How far to follow functions that a function calls.
-_DEPTH = 2
 # Of an array of NumPy that is compared.
 _MAX_BYTES = 4096
 # Calls of a function from which on only one in several is looked at.
 _MANY_CALLS = 100
 _ONE_IN = 16
-_MISSING = object()
 
 
-# --- what code reads ------------------------------------------------------------------
-
-
-class _Path(NamedTuple):
-    """What a function reads: `cfg["lr"]` is `cfg` of its globals, then one item."""
-
-    # "global", "cell" or "argument".
-    space: str
-    name: str
-    # An attribute's name, or a dictionary's key in a tuple.
-    steps: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        steps = (f"[{s[0]!r}]" if isinstance(s, tuple) else f".{s}" for s in self.steps)
-        return self.name + "".join(steps)
-
-
-def _paths(code: types.CodeType) -> set[_Path]:
-    """What code reads and does not write, functions defined inside included."""
-    read: set[_Path] = set()
-    written: set[_Path] = set()
-    path: _Path | None = None
-    key: Any = _MISSING
-    for i in dis.get_instructions(code):
-        name = i.opname
-        if (space := _SPACES.get(name)) or "LOAD_FAST" in name:
-            # One instruction may load two variables; the last is on top.
-            top = i.argval[-1] if isinstance(i.argval, tuple) else i.argval
-            path, key = _Path(space or "argument", top), _MISSING
-        elif name in ("STORE_GLOBAL", "STORE_DEREF"):
-            written.add(_Path("global" if "GLOBAL" in name else "cell", i.argval))
-            path = None
-        elif path is None or name in ("CACHE", "NOP", "PUSH_NULL", "EXTENDED_ARG"):
-            continue
-        elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
-            key = i.argval
-            continue
-        elif name in ("LOAD_ATTR", "LOAD_METHOD") and key is _MISSING:
-            path = path._replace(steps=(*path.steps, i.argval))
-        elif _is_item(i) and isinstance(key, str | int):
-            path, key = path._replace(steps=(*path.steps, (key,))), _MISSING
-        else:
-            if name == "STORE_ATTR":
-                written.add(path._replace(steps=(*path.steps, i.argval)))
-            elif name == "STORE_SUBSCR" and isinstance(key, str | int):
-                written.add(path._replace(steps=(*path.steps, (key,))))
-            # `x.n += 1` copies `x` first, and so is no path.
-            path = None
-        if path is not None:
-            read.add(path)
-    for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
-        read |= {p for p in _paths(inner) if p.space != "argument"}
-    return {p for p in read if not any(_begins(p, w) for w in written)}
-
-
-_SPACES = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "LOAD_DEREF": "cell"}
-
-
-def _is_item(instruction: dis.Instruction) -> bool:
-    return instruction.opname == "BINARY_SUBSCR" or (
-        instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"
-    )
-
-
-def _begins(path: _Path, with_: _Path) -> bool:
-    n = len(with_.steps)
-    return (path.space, path.name, path.steps[:n]) == tuple(with_)
-
-
-# --- values ---------------------------------------------------------------------------
-
-
-def _root(path: _Path, function: types.FunctionType) -> Any:
-    """The global or the cell that a path begins with."""
-    if path.space == "global":
-        return function.__globals__.get(path.name, _MISSING)
-    if path.space == "cell" and path.name in function.__code__.co_freevars:
-        cell = (function.__closure__ or ())[
-            function.__code__.co_freevars.index(path.name)
-        ]
-        try:
-            return cell.cell_contents
-        except ValueError:  # it is empty
-            return _MISSING
-    return _MISSING
-
-
-def _follow(value: Any, steps: tuple[Any, ...]) -> Any:
-    """What is at the end of a path. No code of the user's is run."""
-    for step in steps:
-        if isinstance(step, tuple):
-            value = value.get(step[0], _MISSING) if type(value) is dict else _MISSING
-        else:
-            value = _attribute(value, step)
-    return value
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """An attribute that is stored, in an instance, its class, a class or a module."""
-    if isinstance(owner, types.ModuleType) and not is_users(owner.__file__ or "<"):
-        return _MISSING
-    classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
-    spaces = [] if isinstance(owner, type) else [_instance_dict(owner)]
-    for space in (*spaces, *map(vars, classes)):
-        if name in space:
-            return space[name]
-    return _MISSING
-
-
-def _instance_dict(x: Any) -> dict[str, Any]:
-    try:
-        return object.__getattribute__(x, "__dict__")
-    except AttributeError:
-        return {}
-
-
-class _Read:
+class _Value:
     """A value as it was after a trace. It keeps no array alive, and no function."""
 
-    def __init__(self, path: _Path, get: Callable[[], Any], value: Any):
-        self.path = path
-        self.get = get
-        self.text = describe_static(value)
-        self._is_array = isinstance(value, jax.Array)
-        self._value = weakref.ref(value) if self._is_array else _content(value)
+    def __init__(self, read: Read, arguments: Mapping[str, Any]):
+        self.path = read.path
+        self._function = weakref.ref(read.function)
+        self._arguments = arguments
+        self.text = describe_static(read.value)
+        self._is_array = isinstance(read.value, jax.Array)
+        self._then = weakref.ref(read.value) if self._is_array else _content(read.value)
 
     @property
     def what(self) -> str:
@@ -176,15 +55,14 @@ class _Read:
             return "entry" if is_item else "attribute"
         return "global" if self.path.space == "global" else "variable"
 
-    def is_other(self, now: Any) -> bool:
-        """Whether the value now is another one."""
+    def now(self) -> Any:
+        """The value now, or `MISSING` if it is the same, or gone."""
+        found = value_at(self.path, self._function(), self._arguments)
         if self._is_array:
-            return now is not self._value()
-        now = _content(now)
-        return now is not self._value and (type(now), now) != (
-            type(self._value),
-            self._value,
-        )
+            return MISSING if found is self._then() else found
+        then, now = self._then, _content(found)
+        is_same = now is then or (type(now), now) == (type(then), then)
+        return MISSING if is_same else found
 
 
 def _content(value: Any) -> Any:
@@ -198,43 +76,6 @@ def _is_compared(value: Any) -> bool:
     return isinstance(value, jax.Array) or type(value) in _VALUES
 
 
-def _reads(function: Any, arguments: dict[str, Any], depth: int) -> Iterator[_Read]:
-    """What a function, and the user's functions that it calls, read."""
-    function = source_of(function)
-    if function is None or not is_users(function.__code__.co_filename):
-        return
-    alive = weakref.ref(function)
-    for path in sorted(_paths(function.__code__), key=str):
-        if path.space == "argument":
-            root = arguments.get(path.name, _MISSING)
-        else:
-            root = _root(path, function)
-        value = _MISSING if root is _MISSING else _follow(root, path.steps)
-        if _is_compared(value):
-            get = _getter(path, alive, root)
-            if get is not None:
-                yield _Read(path, get, value)
-        elif depth > 0 and isinstance(value, Callable) and path.space != "argument":
-            yield from _reads(value, {}, depth - 1)
-
-
-def _getter(path: _Path, function: Any, root: Any) -> Callable[[], Any] | None:
-    """What reads a path again, without keeping anything of the user's alive."""
-    if path.space == "argument":
-        try:
-            alive = weakref.ref(root)
-        except TypeError:
-            return None
-        return lambda: _follow(alive(), path.steps) if alive() is not None else _MISSING
-
-    def get() -> Any:
-        alive = function()
-        root = _MISSING if alive is None else _root(path, alive)
-        return _MISSING if root is _MISSING else _follow(root, path.steps)
-
-    return get
-
-
 # --- traces and calls -----------------------------------------------------------------
 
 
@@ -245,7 +86,7 @@ class _Trace:
     event: Event
     # Shapes, dtypes and weak types that it was traced for.
     shapes: list[Any]
-    reads: list[_Read]
+    values: list[_Value]
 
 
 class StaleValues:
@@ -258,7 +99,7 @@ class StaleValues:
         )
         self._calls: collections.Counter[int] = collections.Counter()
         # What functions that are a part of a trace have read, by the event of that.
-        self._parts: dict[int, list[_Read]] = collections.defaultdict(list)
+        self._parts: dict[int, list[_Value]] = collections.defaultdict(list)
         self._found: dict[Any, Finding] = {}
 
     def on_event(self, event: Event) -> None:
@@ -268,12 +109,14 @@ class StaleValues:
             return
         flat = specialization.flat
         source = flat.source and flat.source()
-        reads = list(_reads(source, _plain_arguments(flat), _DEPTH))
-        reads += self._parts.pop(event.number, [])
+        arguments = _plain_arguments(flat)
+        reads = reads_of(source, arguments)
+        values = [_Value(x, arguments) for x in reads if _is_compared(x.value)]
+        values += self._parts.pop(event.number, [])
         if event.inside is not None:
-            self._parts[event.inside] += reads
-        elif reads:
-            trace = _Trace(event, _shapes(event.signature), reads)
+            self._parts[event.inside] += values
+        elif values:
+            trace = _Trace(event, _shapes(event.signature), values)
             self._traces.setdefault(flat, []).append(trace)
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
@@ -291,10 +134,15 @@ class StaleValues:
         if n > _MANY_CALLS and n % _ONE_IN:
             return
         for trace in traces:
-            for read, now in _changed(trace.reads):
-                key = trace.event.function.key(), str(read.path)
-                if key not in self._found and _is_for(trace, arrays):
-                    self._found[key] = _finding(trace.event, read, now)
+            for value in trace.values:
+                now = value.now()
+                key = trace.event.function.key(), str(value.path)
+                if (
+                    now is not MISSING
+                    and key not in self._found
+                    and _is_for(trace, arrays)
+                ):
+                    self._found[key] = _finding(trace.event, value, now)
 
     def found(self) -> list[Finding]:
         """The values that changed before a call that did not see it."""
@@ -311,7 +159,7 @@ def _shapes(leaves: Sequence[Leaf]) -> list[Any]:
     return [(x.shape, x.dtype, x.weak_type) for x in leaves if x.kind == "array"]
 
 
-def _plain_arguments(flat: Any) -> dict[str, Any]:
+def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     """The arguments that are compared by identity, whatever their attributes are."""
     function, structure = flat.function(), flat.structure
     try:
@@ -322,30 +170,24 @@ def _plain_arguments(flat: Any) -> dict[str, Any]:
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
-    return {name: x for name, x in arguments.items() if _is_plain(x)}
+    plain = {name: x for name, x in arguments.items() if _is_plain(x)}
+    return weakref.WeakValueDictionary(plain)
 
 
 def _is_plain(x: Any) -> bool:
-    others = type, types.FunctionType, types.MethodType, types.ModuleType
-    has_identity = type(x).__eq__ is object.__eq__ and not isinstance(x, others)
-    return has_identity and jtu.all_leaves([x])
+    others = type, types.FunctionType, types.ModuleType
+    is_weak = type(x).__weakrefoffset__ != 0  # it can be referred to so
+    return has_only_identity(x) and is_weak and not isinstance(x, others)
 
 
-def _changed(reads: list[_Read]) -> Iterator[tuple[_Read, Any]]:
-    for read in reads:
-        now = read.get()
-        if now is not _MISSING and read.is_other(now):
-            yield read, now
-
-
-def _finding(event: Event, read: _Read, now: Any) -> Finding:
+def _finding(event: Event, value: _Value, now: Any) -> Finding:
     new = describe_static(now)
     facts = {
         "function": name_of(event.function),
-        "what": read.what,
-        "leaf": str(read.path),
-        "old": read.text,
-        "new": f"another {new}" if new == read.text else new,
+        "what": value.what,
+        "leaf": str(value.path),
+        "old": value.text,
+        "new": f"another {new}" if new == value.text else new,
     }
     return make_finding(
         "stale value",
