@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -128,26 +129,22 @@ class Scope:
 
 
 def trace_of(event: Event, specialization: Any = None) -> Any:
-    """JAX's trace of an event; `None` if JAX has dropped it.
+    """JAX's trace of an event, or what has the jaxpr of it; `None` if that is gone.
 
-    By default, of what has just been compiled.
+    By default, of what has just been compiled. What is only a part of another function
+    is never lowered by itself.
     """
+    if event.is_outside:
+        jaxpr = jaxpr_in_jit()
+        return None if jaxpr is None else types.SimpleNamespace(jaxpr=jaxpr)
     specialization = specialization or engine_module().active()
-    if specialization is None or not event.traced:
+    if specialization is None or not (event.traced and event.compile):
         return None
     try:
         arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
         return _traced.kept_trace(specialization.jitted, arrays)
     except (LookupError, TypeError, ValueError):
         return None  # or the arguments have no such description
-
-
-def jaxpr_of(event: Event, specialization: Any = None) -> Any:
-    """The closed jaxpr of an event, as `trace_of` finds it, or of plain `jax.jit`."""
-    if event.is_outside:
-        return jaxpr_in_jit()
-    traced = trace_of(event, specialization)
-    return None if traced is None else traced.jaxpr
 
 
 def _struct(leaf: Leaf) -> Any:

@@ -27,6 +27,7 @@ import jax
 from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Cause, Difference, Leaf, Reason
+from ._equations import trace_of
 from ._events import Event, watch
 from ._programs import program_of
 from ._words import show_place, show_seconds
@@ -91,7 +92,7 @@ class Writer:
         atexit.register(self._end)
 
     def _write_event(self, event: Event) -> None:
-        event = dataclasses.replace(event, program=program_of(event))
+        event = dataclasses.replace(event, program=program_of(trace_of(event)))
         self._write({"type": "compile", **as_json(event)})
 
     def _write_start(self, event: Event) -> None:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit._blocking import is_callback
+from eqx_fastjit._blocking import has_host_callbacks, is_callback
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
 
 from ._causes import Finding, make_finding
 from ._constants import Constant, find_constants
-from ._equations import Equation, jaxpr_of, read_jaxpr
+from ._equations import Equation, read_jaxpr
 from ._events import Event
 from ._file import Run
 from ._loops import find_loops, UnrolledLoop
@@ -52,20 +52,22 @@ class Look(NamedTuple):
     operation: Operation = Operation()
 
 
-def look(event: Event, calls_back: bool) -> Look:
-    """Look at what has just been compiled."""
-    out = Look(calls_back, has_own_callbacks=calls_back)
+def look(event: Event, trace: Any) -> Look:
+    """Look at what has just been compiled, of which `trace_of` gives the trace."""
+    out = Look()
     # Values of the program's, with attributes of any kind, are looked at.
     with contextlib.suppress(Exception):
         if is_operation(event):
             return Look(operation=operation())
+        if trace is None:
+            return out
         is_long = event.seconds >= LEAST_SECONDS and not event.cached
         # Of plain `jax.jit` only the jaxpr says whether it calls back.
+        calls_back = not event.is_outside and has_host_callbacks(trace)
+        out = Look(calls_back, calls_back)
         if not (is_long or calls_back or event.is_outside):
             return out
-        if (jaxpr := jaxpr_of(event)) is None:
-            return out
-        scope = read_jaxpr(jaxpr)
+        scope = read_jaxpr(trace.jaxpr)
         equations = [e for x in scope.distinct() for e in x.equations]
         calls_back = calls_back or any(is_callback(e.name) for e in equations)
         own = any(map(_is_own_callback, equations))

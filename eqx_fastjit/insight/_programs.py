@@ -17,7 +17,7 @@ from eqx_fastjit import _facts
 from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._texts import show_array
 
-from ._equations import jaxpr_of
+from ._equations import trace_of
 from ._events import Event
 
 
@@ -30,14 +30,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MOST_VALUES = 64
 
 
-def program_of(event: Event, specialization: Any = None) -> tuple[str, ...]:
-    """What was traced, in digests; empty if it is not known.
-
-    By default, of what has just been compiled.
-    """
+def program_of(trace: Any) -> tuple[str, ...]:
+    """What was traced, in digests; empty if it is not known."""
     try:
-        jaxpr = jaxpr_of(event, specialization) if event.compile else None
-        return () if jaxpr is None else _Digest().of(jaxpr)
+        return () if trace is None else _Digest().of(trace.jaxpr)
     except Exception:  # of an option of another library's primitive, say
         return ()
 
@@ -50,7 +46,7 @@ def add_programs(events: Sequence[Event]) -> None:
         if not e.program and e.number in known and times[e.function.key()] > 1:
             specialization = known[e.number].specialization()
             if specialization is not None:
-                e.program = program_of(e, specialization)
+                e.program = program_of(trace_of(e, specialization))
 
 
 class _Digest:

@@ -16,31 +16,27 @@ import linecache
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any, Self
 
 import jax
 
-from eqx_fastjit._blocking import has_host_callbacks, RESULTS
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit._function import Function
 
 from ._causes import Finding, make_finding
-from ._equations import trace_of
-from ._events import Event, unwatch, watch
 from ._private import hook_waits
 from ._words import listed, show_place, show_seconds
 
 
-# What waits if a jitted call does not return before its result is ready. The first two
-# wait in any case, and the last one only unless it is asynchronous.
-CALLBACK = "a jitted call with a host callback"
-HAS_TO_BLOCK = "a jitted call with large NumPy arrays, or on several CPU devices"
+# What waits if a jitted call does not return before its result is ready. The first one
+# waits in any case: it has a host callback or large NumPy arrays, or is on several CPU
+# devices. The other one waits unless it is asynchronous.
+HAS_TO_BLOCK = "a jitted call that has to block"
 JITTED_CALL = "a jitted call that blocks"
-_CALLS = (CALLBACK, HAS_TO_BLOCK, JITTED_CALL)
+_CALLS = (HAS_TO_BLOCK, JITTED_CALL)
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
 _MAX_EXPRESSION = 60
@@ -103,12 +99,8 @@ class Waits(contextlib.ExitStack):
         self.missing: list[str] = []
         self._found: dict[tuple[Place, str], Wait] = {}
         self._lock = threading.Lock()
-        # Specializations that have host callbacks.
-        self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
-        watch(self._on_event)
-        self.callback(unwatch, self._on_event)
         self.missing = hook_waits(self._timed, self)
         return self
 
@@ -117,17 +109,6 @@ class Waits(contextlib.ExitStack):
         with self._lock:
             found = [wait for wait in self._found.values() if wait.reads or wait.count]
         return sorted(found, key=lambda wait: -wait.seconds)
-
-    def calls_back(self) -> bool:
-        """Whether the function that is being called has a host callback."""
-        active = engine_module().active()
-        return active is not None and active.flat in self._calling_back
-
-    def _on_event(self, event: Event) -> None:
-        # What is only a part of another function is never lowered by itself.
-        traced = trace_of(event) if event.compile else None
-        if traced is not None and has_host_callbacks(traced):
-            self._calling_back.add(engine_module().active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = _here, time.perf_counter
@@ -165,16 +146,14 @@ class Waits(contextlib.ExitStack):
         what = _expression_at(code, frame.f_lasti)
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
-            specialization = engine_module().active()
-            flat = None if specialization is None else specialization.flat
-            what = CALLBACK if flat in self._calling_back else blocks
+            what = blocks
         has_waited = seconds >= _SHORTEST
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
             wait.count += has_waited
             wait.seconds += has_waited * seconds
-        if has_waited and what not in (CALLBACK, HAS_TO_BLOCK):
+        if has_waited and what != HAS_TO_BLOCK:
             self._noticed(seconds, ended, what == JITTED_CALL)
 
 
@@ -209,8 +188,7 @@ def _expression_at(code: CodeType, instruction: int) -> str:
 
 def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
     """What the program waits for without need, if it could save any seconds."""
-    stays = (CALLBACK, HAS_TO_BLOCK)
-    found = [wait for wait in waits if wait.what not in stays and wait.count]
+    found = [wait for wait in waits if wait.what != HAS_TO_BLOCK and wait.count]
     if not found or saves <= 0:
         return None
     first, *others = sorted(found, key=lambda wait: -wait.seconds)

@@ -58,7 +58,7 @@ class Watch:
         self._device = Device(self._stale.on_call)
         self._waits = Waits(self._device.waited)
         self._waits.__enter__()
-        watch(self._on_event)  # which asks the former
+        watch(self._on_event)
         # The last to be told of a compilation: what the others do then is a part of it.
         self._device.__enter__()
         self._late = SaysWhatIsLate(self._say)
@@ -116,6 +116,7 @@ class Watch:
         return make_report(run)
 
     def _on_event(self, event: Any) -> None:
+        from ._equations import trace_of
         from ._first import look
         from ._programs import program_of
 
@@ -123,7 +124,8 @@ class Watch:
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= event.started)
         lower = max(0.0, event.lower - spent)
-        event = dataclasses.replace(event, lower=lower, program=program_of(event))
+        trace = trace_of(event)
+        event = dataclasses.replace(event, lower=lower, program=program_of(trace))
         self.events.append(event)
         if event.compile:
-            self.looks[event.number] = look(event, self._waits.calls_back())
+            self.looks[event.number] = look(event, trace)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _private, filter_jit
+from eqx_fastjit import _private, filter_jit, insight
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight import _events, _waits
 from eqx_fastjit.insight._waits import Wait, Waits
@@ -127,9 +127,9 @@ def _printed(x):
 @pytest.mark.parametrize(
     ("jit", "f", "what"),
     [
-        (filter_jit, _checked, _waits.CALLBACK),
-        (filter_jit, _printed, _waits.CALLBACK),
-        (filter_jit(asynchronous=False), _printed, _waits.CALLBACK),
+        (filter_jit, _checked, _waits.HAS_TO_BLOCK),
+        (filter_jit, _printed, _waits.HAS_TO_BLOCK),
+        (filter_jit(asynchronous=False), _printed, _waits.HAS_TO_BLOCK),
         (eqx.filter_jit, lambda x: x + 1, _waits.JITTED_CALL),
         (filter_jit(asynchronous=False), lambda x: x + 1, _waits.JITTED_CALL),
     ],
@@ -170,7 +170,7 @@ def test_looking_for_callbacks_disturbs_no_event():
     events = []
     _events.watch(events.append)
     try:
-        with Waits():
+        with insight.doctor():
             outer(jnp.ones(3))
     finally:
         _events.unwatch(events.append)
@@ -279,7 +279,7 @@ def test_a_finding_says_what_the_device_computes_meanwhile(waits, attribute, par
 
 
 def test_what_cannot_be_saved_is_no_finding():
-    callback = wait(_waits.CALLBACK, 1500, 1.8)
+    callback = wait(_waits.HAS_TO_BLOCK, 1500, 1.8)
     assert _waits.finding_of_waits([callback], 0.15) is None
     assert _waits.finding_of_waits([wait("float(loss)", 1500, 1.8)], 0.0) is None
 
