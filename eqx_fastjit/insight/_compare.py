@@ -1,14 +1,14 @@
 """Two event files: what is compiled no more, more often, or anew."""
 
+import collections
 import dataclasses
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from ._advice import finding_of
+from ._causes import Finding
 from ._file import Run
-from ._groups import group
-from ._why import is_operation, name_of, OUTSIDE
+from ._report import make_report
+from ._why import OUTSIDE
 from ._words import plural, show_place, show_seconds
 
 
@@ -22,8 +22,8 @@ class Change:
     what: str
     edit: str
     # Compilations, and what they cost.
-    counts: tuple[int, int]
-    seconds: tuple[float, float]
+    counts: tuple[int, ...]
+    seconds: tuple[float, ...]
 
     @property
     def status(self) -> str:
@@ -39,51 +39,40 @@ class Change:
         return self.status in ("more", "new") and self.function != OUTSIDE
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A group of one of the runs."""
-
-    place: str = ""
-    what: str = ""
-    edit: str = ""
-    count: int = 0
-    seconds: float = 0.0
-
-
 def compare_runs(old: Run, new: Run) -> tuple[Change, ...]:
-    """What two runs compile, in groups: what became worse first, then by seconds.
+    """What two runs compile, by the rows of their reports: what became worse first.
 
-    Lines and directories may be others: a function is the same if its name and the name
-    of its file are.
+    Lines and directories may be others: a function is the same if its name is.
     """
-    before, after = dict(_groups(old)), dict(_groups(new))
+    before, after = _rows(old), _rows(new)
     changes: list[Change] = []
     for key in dict.fromkeys([*after, *before]):
-        a, b = before.get(key, _Found()), after.get(key, _Found())
-        counts, seconds = (a.count, b.count), (a.seconds, b.seconds)
-        shown = b if b.count else a
+        runs = before[key], after[key]
+        shown = (runs[1] or runs[0])[0]
+        is_operation = shown.cause == OUTSIDE
         changes.append(
-            Change(key[0], shown.place, shown.what, shown.edit, counts, seconds)
+            Change(
+                key[0],
+                "" if is_operation else show_place(shown.line),
+                "operations" if is_operation else shown.what or shown.attribute,
+                shown.edit,
+                tuple(sum(f.count for f in rows) for rows in runs),
+                tuple(sum(f.seconds for f in rows) for rows in runs),
+            )
         )
     return tuple(sorted(changes, key=lambda x: (not x.is_worse, -max(x.seconds))))
 
 
-def _groups(run: Run) -> Iterator[tuple[Any, _Found]]:
-    for g in group(e for e in run.events if not is_operation(e)):
-        function = g.first.function
-        file = function.place and os.path.basename(function.place.file)
-        key = name_of(function), file
-        rest = len(g.whole), g.seconds
-        if g.is_first:
-            yield (*key, ""), _Found(show_place(g.line), "first call", "", *rest)
-        else:
-            f = finding_of(g)
-            found = _Found(show_place(g.line), f.what or f.kind(), f.edit, *rest)
-            yield (*key, f.cause, f.leaf), found
-    if operations := [e for e in run.events if is_operation(e)]:
-        seconds = sum(e.seconds for e in operations)
-        found = _Found("", "operations", "", len(operations), seconds)
-        yield (OUTSIDE, None, ""), found
+def _rows(run: Run) -> dict[Any, list[Finding]]:
+    """The rows of a report that have all compilations: by function and cause."""
+    report = make_report(run)
+    found: dict[Any, list[Finding]] = collections.defaultdict(list)
+    for f in (*report.findings, *report.prices, *report.others):
+        function = next(iter(f.functions), "")
+        key = (OUTSIDE,) if f.cause == OUTSIDE else (function, f.cause, f.leaf)
+        if f.count:  # not of what failed
+            found[key].append(f)
+    return found
 
 
 def comparison_lines(changes: Iterable[Change]) -> list[str]:

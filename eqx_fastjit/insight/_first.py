@@ -288,33 +288,22 @@ def _cache_helps(
     kept = [e for e in left if e not in refused]
     checked = [e for e in refused if not _look_at(run, e).has_own_callbacks]
     others = [e for e in refused if e not in checked]
-    if run.cache is None and not any(e.cached for e in run.events):
-        yield _cache_help("persistent cache", run, left, kept, refused, has_others)
-    yield _cache_help("host callbacks", run, left, checked, others, has_others)
-
-
-def _cache_help(
-    cause: str,
-    run: Run,
-    left: dict[Event, float],
-    events: Sequence[Event],
-    without: Sequence[Event],
-    has_others: bool,
-) -> Finding:
-    """That a cache could keep these events."""
-    seconds = sum(left[e] for e in events)
-    saved = max(0.0, seconds - _READING * len(events))
-    names, others = (
-        listed(f"`{name_of(e.function)}`" for e in x) for x in (events, without)
-    )
-    refuses = f" That is without {others}, which JAX does not keep."
-    facts = {
-        "names": names,
-        "version": jax.__version__,
-        "compiling": show_seconds(seconds),
-        "second": show_seconds(run.seconds - saved),
-        "and_cache": "" if run.cache else " and the cache",
-        "without": refuses if without else "",
-        "others": " It keeps what the rows below compile, too." * has_others,
-    }
-    return make_finding(cause, facts, seconds=seconds, saves=saved)
+    is_set = run.cache is not None or any(e.cached for e in run.events)
+    found = [("persistent cache", kept, refused)] * (not is_set)
+    for cause, events, without in [*found, ("host callbacks", checked, others)]:
+        seconds = sum(left[e] for e in events)
+        saved = max(0.0, seconds - _READING * len(events))
+        names, unkept = (
+            listed(f"`{name_of(e.function)}`" for e in x) for x in (events, without)
+        )
+        note = f" That is without {unkept}, which JAX does not keep."
+        facts = {
+            "names": names,
+            "version": jax.__version__,
+            "compiling": show_seconds(seconds),
+            "second": show_seconds(run.seconds - saved),
+            "and_cache": "" if run.cache else " and the cache",
+            "without": note if without else "",
+            "others": " It keeps what the rows below compile, too." * has_others,
+        }
+        yield make_finding(cause, facts, seconds=seconds, saves=saved)

@@ -24,7 +24,6 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
         "function": first.function.qualname.rpartition(".")[2],
         "defined": f", at {show_place(place)}" if place else "",
         "wrapped_at": f", for the call at {show_place(group.line)}",
-        "n_programs": plural(len(group.events), "program"),
         "names": listed(names),
     }
     if root is None:

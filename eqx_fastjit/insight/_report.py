@@ -4,7 +4,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ._advice import finding_of
@@ -12,7 +12,7 @@ from ._causes import Finding
 from ._events import Event
 from ._file import Run
 from ._first import constant_findings, helps
-from ._groups import Group, group
+from ._groups import group
 from ._operations import operation_findings, start_of
 from ._waits import finding_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
@@ -129,6 +129,7 @@ def make_report(run: Run) -> Report:
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
     operations = [e for e in run.events if is_operation(e)]
     groups = group(e for e in run.events if not is_operation(e))
+    grouped = [e for g in groups for e in g.events]
     again, starting = operation_findings(operations, run)
     found = {id(g): finding_of(g) for g in groups if not g.is_first}
     large = [g for g in groups if id(g) in found and found[id(g)].saves >= limit]
@@ -154,7 +155,7 @@ def make_report(run: Run) -> Report:
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
         helps=tuple(helps(run, compiled, limit, bool(prices))),
-        functions=tuple(_functions([*groups, Group(operations)])),
+        functions=tuple(_functions([*grouped, *operations])),
     )
 
 
@@ -217,21 +218,19 @@ def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], 
 # --- tables ---------------------------------------------------------------------------
 
 
-def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
-    rows: dict[Any, list[tuple[Event, str]]] = {}
-    for g in groups:
-        for e in g.events:
-            key = () if is_operation(e) else e.function.key()
-            reason = name_of(e.function) if is_operation(e) else why(e)
-            rows.setdefault(key, []).append((e, reason))
+def _functions(events: Iterable[Event]) -> list[FunctionRow]:
+    rows: dict[Any, list[Event]] = {}
+    for e in events:
+        rows.setdefault(() if is_operation(e) else e.function.key(), []).append(e)
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 
-def _function_row(found: list[tuple[Event, str]]) -> FunctionRow:
-    events = [e for e, _ in found]
+def _function_row(events: list[Event]) -> FunctionRow:
     first = events[0]
     place = first.function.place
-    causes = collections.Counter(cause for _, cause in found)
+    causes = collections.Counter(
+        name_of(e.function) if is_operation(e) else why(e) for e in events
+    )
     calls = collections.Counter(show_chain(e.frames, 1) for e in events)
     return FunctionRow(
         function=f"({OUTSIDE})" if is_operation(first) else name_of(first.function),
