@@ -141,5 +141,3 @@ def _is_item(instruction: dis.Instruction) -> bool:
 def _begins(path: Path, with_: Path) -> bool:
     n = len(with_.steps)
     return (path.space, path.name, path.steps[:n]) == tuple(with_)
-
-

@@ -41,7 +41,7 @@ class _Value:
 
     def __init__(self, read: Read, arguments: Mapping[str, Any]):
         self.path = read.path
-        self._function = weakref.ref(read.function)
+        self._function: Any = weakref.ref(read.function)
         self._arguments = arguments
         self.text = describe_static(read.value)
         self._is_array = isinstance(read.value, jax.Array)
