@@ -15,20 +15,10 @@ _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 
 def attribute_of(root: Root) -> str:
     """The attribute of its cause; the cause itself if nothing is special."""
-    found: str | None = root.cause.value
-    if root.cause is Cause.NEW_FUNCTION:
-        found = _of_made(root)
-    elif root.cause is Cause.STATIC:
-        found = _of_value(root)
-    elif root.cause is Cause.STRUCTURE:
-        found = _of_structure(root)
-    elif root.cause is Cause.SHAPE:
-        found = _of_shape(root)
-    elif root.cause is Cause.DTYPE:
-        found = _of_dtype(root)
-    elif root.own[0].aspect == "again":
-        found = "nothing differs"
-    return found or root.cause.value
+    if root.cause in _BY_CAUSE:
+        return _BY_CAUSE[root.cause](root) or root.cause.value
+    is_again = root.own[0].aspect == "again"
+    return "nothing differs" if is_again else root.cause.value
 
 
 def fields_of(root: Root) -> list[str]:
@@ -80,7 +70,9 @@ def _of_static(root: Root) -> str | None:
     owner = root.table.leaf(parent(root.leaf))
     if owner is not None and "GradientTransformation" in owner.type:
         return "optimiser"
-    again = any(x.text == y.text and x.type == y.type for x, y in _pairs(statics))
+    again = any(
+        x.text == y.text and x.type == y.type for x, y in itertools.pairwise(statics)
+    )
     if all(x.type.rpartition(".")[2] in FUNCTIONS for x in statics):
         return None if root.own[0].aspect == "which" else _of_made(root)
     if any(x.dtype for x in statics):
@@ -98,10 +90,6 @@ def _of_static(root: Root) -> str | None:
     if found == "number" and event is not None and event.is_outside and owner is None:
         return "number under jax.jit"
     return found
-
-
-def _pairs(leaves: list[Leaf]) -> list[tuple[Leaf, Leaf]]:
-    return list(itertools.pairwise(leaves))
 
 
 def _of_numbers(leaves: list[Leaf]) -> str | None:
@@ -183,3 +171,12 @@ def _of_dtype(root: Root) -> str | None:
     whole = ("bool", "int", "uint")
     becomes = old.startswith(whole) and not new.startswith(whole)
     return "becomes float" if becomes else None
+
+
+_BY_CAUSE = {
+    Cause.NEW_FUNCTION: _of_made,
+    Cause.STATIC: _of_value,
+    Cause.STRUCTURE: _of_structure,
+    Cause.SHAPE: _of_shape,
+    Cause.DTYPE: _of_dtype,
+}

@@ -207,16 +207,11 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
     from pyinstrument.processors import group_library_frames_processor
     from pyinstrument.renderers import ConsoleRenderer
 
-    class Tree(ConsoleRenderer):
-        def render_preamble(self, session: Any) -> str:
-            return ""  # a logo and a clock
-
-        def default_processors(self) -> Any:
-            left_out = [group_library_frames_processor] * show_all
-            return [x for x in super().default_processors() if x not in left_out]
-
     options = {"filter_threshold": _LEAST_SHARE}
-    tree = Tree(unicode=True, processor_options=options)
+    tree = ConsoleRenderer(unicode=True, processor_options=options)
+    tree.render_preamble = lambda session: ""  # a logo and a clock
+    if show_all:
+        tree.processors.remove(group_library_frames_processor)
     lines = map(str.rstrip, tree.render(session).strip().split("\n"))
     text = "\n".join(lines)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"

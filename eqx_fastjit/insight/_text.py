@@ -71,12 +71,9 @@ def _indented(part: Any, by: int = 2) -> Padding:
 
 
 def _height(console: Console, parts: Sequence[Any]) -> int:
-    probe = Console(
-        file=io.StringIO(), width=console.width, highlight=False, force_jupyter=False
-    )
-    for part in parts:
-        probe.print(part)
-    return probe.file.getvalue().count("\n")  # pyright: ignore
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    return captured.get().count("\n")
 
 
 def _top(report: Report, verbose: bool, columns: int) -> Iterator[Iterator[Any]]:

@@ -335,24 +335,6 @@ def test_attributes_of_statics(values, attribute):
     assert finding.leaf == "h.value"
 
 
-def test_a_function_that_looks_the_same_is_another_one():
-    f = eqx_fastjit.filter_jit(lambda act, x: act(x))
-    for _ in range(3):
-        f(lambda x: jnp.sin(x), np.ones(2))
-    finding = only(explain(f))
-    assert (finding.attribute, finding.count) == ("created again", 2)
-
-
-def test_an_object_without_equality_is_another_one():
-    class Config:
-        pass
-
-    f = eqx_fastjit.filter_jit(lambda c, x: x + 1)
-    f(Config(), np.ones(2))
-    f(Config(), np.ones(2))
-    assert only(explain(f)).attribute == "created again"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "attribute"),
     [
@@ -539,13 +521,6 @@ def test_what_is_compiled_while_a_function_is_traced_is_inside(events):
     assert {e.is_outside for e in events} == {True, False}
     assert {e.inside for e in events} == {outer.number}
     assert outer.nested == pytest.approx(sum(e.seconds for e in events))
-
-
-def test_two_kinds_of_keys():
-    f = eqx_fastjit.filter_jit(lambda key: jax.random.normal(key, (2,)))
-    f(jax.random.key(0))
-    f(jax.random.PRNGKey(0))
-    assert only(explain(f)).attribute == "keys"
 
 
 def test_a_default_is_called_so():
