@@ -12,6 +12,7 @@ process writes to `run.PID.jsonl`.
 
 import atexit
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -19,14 +20,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, cast, get_args, get_origin, get_type_hints, TextIO
 
 import equinox as eqx
 import jax
 
 from eqx_fastjit._facts import FunctionInfo, Place
 
-from ._describe import Cause, Difference, Leaf, Reason
+from ._describe import Leaf
 from ._equations import trace_of
 from ._events import Event, watch
 from ._programs import program_of
@@ -197,7 +198,7 @@ def read(path: str) -> Run:
         if (version := header["version"]) != VERSION:
             reads = f"this eqx_fastjit reads version {VERSION}"
             raise FileError(f"{path}: version {version} of the event file; {reads}")
-        events = tuple(_event(x) for x in parsed if x["type"] == "compile")
+        events = tuple(_made(Event, x) for x in parsed if x["type"] == "compile")
         seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         started, cache = float(header["started"]), header["cache"]
         ends = [e.started + e.seconds + e.first_run - started for e in events]
@@ -223,41 +224,30 @@ def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
         if line["type"] == "start" and line["number"] not in ended:
             begun.setdefault(line["thread"], line)  # others are parts of it
     for line in begun.values():
-        function = line["function"]
-        (place,) = _places([function["place"]])
-        at = show_place(next(iter(_places(line["frames"])), place))
+        function = _made(FunctionInfo, line["function"])
+        at = show_place(next((Place(*x) for x in line["frames"]), function.place))
         after = show_seconds(line["started"] - started)
         yield (
-            f"Compiling `{function['name']}`, called at {at}, began after {after}, and "
+            f"Compiling `{function.name}`, called at {at}, began after {after}, and "
             "has not ended."
         )
 
 
-def _event(line: dict[str, Any]) -> Event:
-    known = {f.name for f in dataclasses.fields(Event)}
-    fields = {name: value for name, value in line.items() if name in known}
-    (place,) = _places([line["function"].pop("place")])
-    function = FunctionInfo(place=place, **line["function"])
-    reason = line["reason"]
-    differences = [
-        Difference(d["path"], Cause(d["cause"]), _leaf(d["old"]), _leaf(d["new"]))
-        for d in reason["differences"]
-    ]
-    fields |= {
-        "function": function,
-        "signature": tuple(map(_leaf, line["signature"])),
-        "program": tuple(line.get("program", ())),
-        "frames": _places(line["frames"]),
-        "reason": Reason(
-            Cause(reason["cause"]), tuple(differences), _places(reason["earlier"])
-        ),
-    }
-    return Event(**fields)
+_hints = functools.cache(get_type_hints)
 
 
-def _places(lines: list[Any]) -> tuple[Any, ...]:
-    return tuple(x and Place(*x) for x in lines)
-
-
-def _leaf(fields: dict[str, Any] | None) -> Any:
-    return fields and Leaf(**{**fields, "shape": tuple(fields.get("shape", ()))})
+def _made(kind: Any, x: Any) -> Any:
+    """A value of a type, of what `as_json` has made of one."""
+    inside = get_args(kind)
+    if x is None or kind is Any:
+        return x
+    if get_origin(kind) is tuple:
+        return tuple(_made(inside[0], y) for y in x)
+    if inside:  # or `None`
+        return _made(inside[0], x)
+    if isinstance(x, list):  # a place
+        return kind(*x)
+    if not isinstance(x, dict):
+        return kind(x)
+    hints, fields = _hints(kind), cast("dict[str, Any]", x)
+    return kind(**{k: _made(hints[k], y) for k, y in fields.items() if k in hints})
