@@ -6,6 +6,7 @@
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
     call.c       the callable: call, block, errors
+    ticks.c      a clock that interrupts, for the tools
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -183,6 +184,8 @@ typedef struct {
 Specialization *table_find(Table *self, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
 PyObject *static_key(PyObject *module, PyObject *x);
+PyObject *start_ticks(PyObject *module, PyObject *args);
+PyObject *stop_ticks(PyObject *module, PyObject *unused);
 
 /* --- results -------------------------------------------------------------------------- */
 

@@ -14,6 +14,7 @@ from typing import Any
 from ._attributes import attribute_of
 from ._causes import Finding, make_finding, table
 from ._describe import Cause
+from ._events import Event
 from ._groups import Group
 from ._phrases import facts_of
 from ._roots import Root
@@ -63,6 +64,16 @@ class Diagnosis:
         own = self.saved(self.mended)
         found = [own, *(Diagnosis(g).total for g in self.group.others)]
         return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
+
+    @property
+    def left(self) -> list[Event]:
+        """What is compiled again even if all is mended that can be."""
+        assert self.group.table is not None
+        ids = self.group.table.without(_columns(self.mended))
+        rows = enumerate(self.group.table.rows)
+        own = [row.event for i, row in rows if ids[i] == i and row.event is not None]
+        others = [e for g in self.group.others for e in Diagnosis(g).left]
+        return [*(e for e in own if not is_first(e)), *others]
 
     def kept(self, root: Root) -> str:
         """What it costs to mend all but a root, in words."""

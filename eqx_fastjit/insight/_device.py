@@ -292,6 +292,8 @@ class Use:
     ahead: float
     # Of the calls, before anything is computed.
     dispatch: float
+    # Of operations of JAX outside of jit.
+    operations: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -325,6 +327,8 @@ class Use:
         if self.saved_by_running_ahead() >= _REASON * idle:
             by_calls = 2 * self.by_calls > self.waited
             reasons.append(_CALLS_BLOCK if by_calls else _READS)
+        if self.operations >= _REASON * idle:
+            reasons.append("operations outside of jit are dispatched one by one")
         if not reasons:
             reasons.append("Python does something else between the calls")
         return (

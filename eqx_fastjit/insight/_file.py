@@ -58,11 +58,13 @@ class Run:
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
     events: Sequence[Event]
-    # What a file does not have: imports, waits, globals that are stale, what was
-    # seen in the traces of events, by their numbers, what the device did, and how many
-    # compiled programs JAX held at the end, with the bytes of their code.
+    # What a file does not have: imports, waits, where else the main thread was, globals
+    # that are stale, what was seen in the traces of events, by their numbers, what the
+    # device did, and how many compiled programs JAX held at the end, with the bytes of
+    # their code.
     imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
+    spots: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
     device: Any = None

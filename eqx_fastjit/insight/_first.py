@@ -246,6 +246,7 @@ def _loops(
             make_finding(
                 "scan",
                 facts,
+                "independent" if look.loop.independent else None,
                 seconds=total,
                 saves=total,
                 line=place,
@@ -261,7 +262,7 @@ _STACK = (
     " Before it, `parts = [eqx.partition(x, eqx.is_array) for x in layers]`, "
     "`arrays, rest = zip(*parts)` and "
     "`xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)`, where `layers` is the "
-    "list; in `body(x, arrays)`, the one that it takes is "
+    "list; in `body`, the one that it takes is "
     "`eqx.combine(arrays, rest[0])`. (They may differ in their arrays only. To have "
     "layers stacked from the start, make them by `eqx.filter_vmap` over their keys.)"
 )

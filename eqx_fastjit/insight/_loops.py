@@ -42,6 +42,8 @@ class UnrolledLoop:
     # Whether iterations take other parts of an array; and other arrays, as layers do.
     indexed: bool = False
     layered: bool = False
+    # Whether no iteration needs what another one has computed.
+    independent: bool = False
 
     @property
     def scan_equations(self) -> int:
@@ -80,6 +82,11 @@ def _loops_in(file: str) -> list[_Loop]:
     return sorted(loops, key=lambda loop: loop.start)
 
 
+def is_in_loop(file: str, line: int) -> bool:
+    """Whether a line runs once in each iteration of a loop of its file."""
+    return any(x.start[0] <= line <= x.end[0] for x in _loops_in(file))
+
+
 def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
     """The loops that a path leads through, the outermost first; at which of its calls.
 
@@ -110,7 +117,9 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
         n, equations = statistics.median_low(times), members[place]
         size = sum(e.size for e in equations)
         varies = _varying(equations, n, given)
-        loops.append(UnrolledLoop(place, n, size, _is_uniform(equations, n), *varies))
+        is_uniform = _is_uniform(equations, n)
+        is_independent = is_uniform and _is_independent(equations, n)
+        loops.append(UnrolledLoop(place, n, size, is_uniform, *varies, is_independent))
     found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
     return tuple(sorted(found, key=lambda x: -x.equations))
 
@@ -164,6 +173,22 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
         for found in types.values()
         for n in found.values()
     )
+
+
+def _is_independent(equations: list[Equation], iterations: int) -> bool:
+    """Whether no iteration needs what another one has computed."""
+    total = Counter((e.name, e.frames) for e in equations)
+    seen: Counter[Any] = Counter()
+    made: dict[Any, int] = {}  # in which iteration a variable was
+    for e in equations:
+        key = e.name, e.frames
+        iteration = seen[key] * iterations // total[key]
+        seen[key] += 1
+        operands = (v for v in e.jax.invars if not isinstance(v, Literal))
+        if any(made.get(v, iteration) != iteration for v in operands):
+            return False
+        made.update(dict.fromkeys(e.jax.outvars, iteration))
+    return True
 
 
 def _varying(

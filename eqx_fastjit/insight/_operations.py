@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from types import CodeType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import jaxprs_in, opened
@@ -60,13 +61,15 @@ class Operation(NamedTuple):
         return "created again" if self.is_loop else "again"
 
 
+def is_maker(code: CodeType) -> bool:
+    """Whether code makes a model, or an optimiser's state."""
+    return code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
+
+
 def operation() -> Operation:
     """The operation that is being compiled in this thread."""
     frames = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    is_making = any(
-        code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
-        for code in frames
-    )
+    is_making = any(map(is_maker, frames))
     jaxpr = opened(jaxpr_in_jit())
     if jaxpr is None:
         return Operation(is_making=is_making)
@@ -170,6 +173,41 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         functions={_name(found): len(found) for found in by_name},
         calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
     )
+
+
+def warm_findings(spots: Iterable[Any]) -> list[Finding]:
+    """What the loops of a function spend on operations that are compiled already."""
+    by_function: dict[Any, list[Any]] = {}
+    for spot in spots:
+        if spot.is_operation:
+            function = _UNNAMED.sub("", spot.place.function)
+            by_function.setdefault((spot.place.file, function), []).append(spot)
+    return [_warm(function, found) for (_, function), found in by_function.items()]
+
+
+# A lambda or a comprehension is a part of the function that has it.
+_UNNAMED = re.compile(r"((^|\.)(<locals>|<lambda>|<\w+comp>|<genexpr>))+$")
+
+
+def _warm(function: str, spots: Sequence[Any]) -> Finding:
+    """`spots`: the most expensive first."""
+    lines: collections.Counter[Any] = collections.Counter()
+    whats: dict[Any, str] = {}
+    for spot in spots:
+        place = show_place(spot.place)
+        lines[place] += spot.seconds
+        whats.setdefault(place, spot.what)
+    shown = [f"{x} {show_seconds(n)} (`{whats[x]}`)" for x, n in lines.most_common()]
+    name = function.rpartition(".")[2]
+    facts = {
+        "function": f"`{name}`" if name[:1] not in ("", "<") else "the script",
+        "seconds": show_seconds(lines.total()),
+        "lines": listed(shown, 4),
+    }
+    seconds = float(lines.total())
+    line = spots[0].place
+    fields = {"seconds": seconds, "saves": seconds, "line": line}
+    return make_finding(OUTSIDE, facts, "warm", **fields)
 
 
 def start_of(events: Sequence[Event]) -> Finding:

@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._advice import finding_of
+from ._advice import Diagnosis, finding_of
 from ._causes import Finding
 from ._events import Event
 from ._file import Run
 from ._first import constant_findings, helps
 from ._groups import group
-from ._operations import operation_findings, start_of
+from ._operations import operation_findings, start_of, warm_findings
 from ._waits import finding_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import (
@@ -135,6 +135,7 @@ def make_report(run: Run) -> Report:
     large = [g for g in groups if id(g) in found and found[id(g)].saves >= limit]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
+    remaining += [e for g in large if g.table for e in Diagnosis(g).left]
     first, explained = constant_findings(run, remaining, limit)
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
@@ -154,7 +155,7 @@ def make_report(run: Run) -> Report:
         prices=tuple(map(finding_of, prices)),
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
-        helps=tuple(helps(run, compiled, limit, bool(prices))),
+        helps=(*helps(run, compiled, limit, bool(prices)), *_warm(run, limit)),
         functions=tuple(_functions([*grouped, *operations])),
     )
 
@@ -175,6 +176,11 @@ def _waiting(run: Run, limit: float) -> list[Finding]:
         return []
     found = finding_of_waits(run.waits, run.device.saved_by_running_ahead())
     return [found] if found is not None and found.saves >= limit else []
+
+
+def _warm(run: Run, limit: float) -> list[Finding]:
+    """The operations outside of jit that take long, though nothing compiles."""
+    return [x for x in warm_findings(run.spots) if x.saves >= limit]
 
 
 # --- where the time went --------------------------------------------------------------
@@ -204,7 +210,11 @@ def _time(run: Run) -> Iterator[Part]:
         scale = run.seconds / known
         parts = [part.scaled(scale) for part in parts]
     yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
-    yield Part("rest", "the rest", max(0.0, run.seconds - known))
+    spots: collections.Counter[str] = collections.Counter()
+    for x in run.spots:
+        spots[f"{show_place(x.place)} {x.what}"] += x.seconds
+    lines = tuple(spots.most_common(_LINES))
+    yield Part("rest", "the rest", max(0.0, run.seconds - known), lines)
 
 
 def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:

@@ -2,8 +2,10 @@
 
 import ast
 import functools
+import itertools
 import linecache
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
@@ -15,6 +17,23 @@ from ._words import show_place
 def source_line(place: Place | None) -> str:
     """The text of a line; empty if it is not known."""
     return "" if place is None else linecache.getline(place.file, place.line).strip()
+
+
+def expression_at(code: CodeType, instruction: int) -> str:
+    """The source of the expression that an instruction belongs to, in a line.
+
+    Empty if it is not known.
+    """
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    first, last, start, end = next(positions)
+    if first is None or last is None:
+        return ""
+    # Columns count bytes.
+    file = code.co_filename
+    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return " ".join(b"".join(lines).decode(errors="replace").split())
 
 
 class Edit(NamedTuple):

@@ -11,13 +11,10 @@ what the device computes, it saves nothing.
 import contextlib
 import dataclasses
 import functools
-import itertools
-import linecache
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType
 from typing import Any, Self
 
 import jax
@@ -28,7 +25,8 @@ from eqx_fastjit._function import Function
 
 from ._causes import Finding, make_finding
 from ._private import hook_waits
-from ._words import listed, show_place, show_seconds
+from ._source import expression_at
+from ._words import listed, shortened, show_place, show_seconds
 
 
 # What waits if a jitted call does not return before its result is ready. The first one
@@ -37,9 +35,9 @@ from ._words import listed, show_place, show_seconds
 HAS_TO_BLOCK = "a jitted call that has to block"
 JITTED_CALL = "a jitted call that blocks"
 _CALLS = (HAS_TO_BLOCK, JITTED_CALL)
+_NO_SOURCE = "the value of an array"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
-_MAX_EXPRESSION = 60
 # What is read as often as this, of the number of calls, is read in the same loop.
 _OFTEN = 0.1
 # Lines that a finding names, beside the most expensive.
@@ -82,6 +80,11 @@ def unseen() -> Iterator[None]:
         yield
     finally:
         _here.inside = outer
+
+
+def is_unseen() -> bool:
+    """Whether this thread is waiting for the device, or in such a context."""
+    return _here.inside
 
 
 class Waits(contextlib.ExitStack):
@@ -143,7 +146,7 @@ class Waits(contextlib.ExitStack):
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        what = _expression_at(code, frame.f_lasti)
+        what = shortened(_expression_at(code, frame.f_lasti)) or _NO_SOURCE
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             what = blocks
@@ -165,22 +168,7 @@ def _has_to(call: dict[str, Any]) -> bool:
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
 
 
-@functools.lru_cache(maxsize=4096)
-def _expression_at(code: CodeType, instruction: int) -> str:
-    """The source of the expression that an instruction belongs to, in a line."""
-    positions = itertools.islice(code.co_positions(), instruction // 2, None)
-    first, last, start, end = next(positions)
-    if first is None or last is None:
-        return "the value of an array"
-    file = code.co_filename
-    # Columns count bytes.
-    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][start:]
-    text = " ".join(b"".join(lines).decode(errors="replace").split())
-    if len(text) > _MAX_EXPRESSION:
-        text = f"{text[: _MAX_EXPRESSION - 3]}..."
-    return text or "the value of an array"
+_expression_at = functools.lru_cache(maxsize=4096)(expression_at)
 
 
 # --- the finding ----------------------------------------------------------------------

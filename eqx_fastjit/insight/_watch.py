@@ -43,6 +43,7 @@ class Watch:
         self._device: Any = None
         self._late: Any = None
         self._stale: Any = None
+        self._samples: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
@@ -51,6 +52,7 @@ class Watch:
         from ._device import Device
         from ._events import watch
         from ._late import SaysWhatIsLate
+        from ._sampled import Samples
         from ._stale import StaleValues
         from ._waits import Waits
 
@@ -62,6 +64,9 @@ class Watch:
         # The last to be told of a compilation: what the others do then is a part of it.
         self._device.__enter__()
         self._late = SaysWhatIsLate(self._say)
+        self._samples = Samples()
+        if not self._samples.start():
+            self.notes.append("What lines spend on anything else is not known here.")
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def _say(self, line: str) -> None:
@@ -86,6 +91,7 @@ class Watch:
         from ._events import unwatch
         from ._private import programs_held
 
+        self._samples.stop()
         self._late.stop()
         self._device.close()
         self._waits.close()
@@ -98,6 +104,11 @@ class Watch:
         from ._file import cache_directory, Run
         from ._report import make_report
 
+        spots = self._samples.found() if self._samples is not None else []
+        use = self._device.use() if self._device is not None else None
+        if use is not None:
+            operations = sum(x.seconds for x in spots if x.is_operation)
+            use = dataclasses.replace(use, operations=operations)
         run = Run(
             program,
             self.started,
@@ -107,9 +118,10 @@ class Watch:
             tuple(self.events),
             tuple(self.imports),
             self._waits.found() if self._waits is not None else (),
+            spots,
             self._stale.found() if self._stale is not None else (),
             self.looks,
-            self._device.use() if self._device is not None else None,
+            use,
             self.held,
             self.notes,
         )
@@ -121,6 +133,8 @@ class Watch:
         from ._programs import program_of
 
         self._stale.on_event(event)
+        if event.thread == "MainThread" and self._samples is not None:
+            self._samples.compiled(event.started)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= event.started)
         lower = max(0.0, event.lower - spent)

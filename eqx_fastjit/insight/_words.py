@@ -50,6 +50,11 @@ def listed(items: Iterable[str], most: int = 5) -> str:
     return ", ".join(unique[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 # How ipykernel names the code of a cell, in other processes and event files.
 _CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py|<ipython-input-.*>")
 

@@ -195,6 +195,17 @@ def test_layers_that_are_scanned_as_advised_give_the_same_results():
     assert [len(x) for x in sizes] == [1, 0]
 
 
+def test_iterations_that_need_nothing_of_each_other_are_for_vmap(watched):
+    ws = [jnp.ones(2) * i for i in range(80)]
+    xs = jnp.stack(ws)
+    unrolled = filter_jit(lambda ws: [jnp.sin(w) * w + 1.0 for w in ws])
+    found = watched(lambda: unrolled(ws))
+    (help_,) = of_cause(found, "scan")
+    assert help_.edit == "jax.vmap" and "stacked, as `xs`" in help_.fix
+    mapped = filter_jit(jax.vmap(lambda w: jnp.sin(w) * w + 1.0))
+    assert jnp.allclose(mapped(xs), jnp.stack(unrolled(ws)))
+
+
 def test_a_function_that_compiles_quickly_is_not_looked_through(watched, monkeypatch):
     monkeypatch.setattr(_first, "LEAST_SECONDS", 1e6)
     f = filter_jit(looped(20))
@@ -232,6 +243,10 @@ def layers(x, w, ws):
     return x
 
 
+def each(x, w, ws):
+    return jnp.stack([jnp.sin(v) * w for v in ws])
+
+
 @pytest.mark.parametrize(
     ("f", "ws", "advice"),
     [
@@ -243,12 +258,14 @@ def layers(x, w, ws):
             [jnp.ones(2)] * 4,
             "the arrays that the iterations take of a list, stacked",
         ),
+        (each, [jnp.ones(2)] * 4, "the arrays that the iterations take of a list"),
     ],
 )
 def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
     trace = jax.make_jaxpr(f)(jnp.ones(2), jnp.ones(2), ws)
     (loop,) = find_loops(read_jaxpr(trace))
     assert loop.uniform and advice in _first._scanned(loop)
+    assert loop.independent == (f is each)  # so that it can be mapped over
     assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
 
 

@@ -1,0 +1,193 @@
+"""Where the main thread is, by line: what no compilation and no wait accounts for.
+
+The C core interrupts the main thread a few hundred times a second, by a signal that
+nobody uses. What has passed since the last time counts for the innermost line of the
+program. What is spent on compiling, waiting and importing has
+rows of its own, and is left out.
+"""
+
+import ast
+import atexit
+import collections
+import dataclasses
+import functools
+import os
+import signal
+import threading
+import time
+import types
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+
+from eqx_fastjit import _facts
+from eqx_fastjit._engine import engine_module
+from eqx_fastjit._facts import is_written_by_user, Place
+
+from ._equations import JAX
+from ._loops import is_in_loop
+from ._operations import is_maker
+from ._source import expression_at
+from ._waits import is_unseen
+from ._words import shortened
+
+
+# Between two ticks. No round number, as the steps of a program may be.
+_MICROSECONDS = 3700
+# Of a clock that JAX, Python and their like have no use for. Windows has none.
+_SIGNAL: Any = getattr(signal, "SIGVTALRM", None)
+_UNUSED = (signal.SIG_DFL, signal.SIG_IGN)
+# The latest samples, which a compilation that ends may still have been spent in.
+_RECENT = 4096
+# What brings an array to the device, or back, and computes nothing.
+_TRANSFERS = {"array", "asarray", "device_put", "device_get"}
+_TOOLS = os.path.dirname(__file__)
+_JITTED: Any = type(jax.jit(lambda: None))
+
+
+@dataclasses.dataclass
+class Spot:
+    """An expression of the program, and the seconds that were spent in it."""
+
+    place: Place
+    # Its source.
+    what: str
+    # Whether it is an operation of JAX outside of jit, in a loop.
+    is_operation: bool
+    seconds: float = 0.0
+
+
+class Samples:
+    """Counts seconds by line, from `start` to `stop`. Without the C core, none."""
+
+    def __init__(self) -> None:
+        # By code, instruction, and the functions that it called, the two ends of them.
+        self._spots: dict[Any, Spot] = {}
+        self._recent: collections.deque[tuple[float, float, Spot]] = collections.deque()
+        self._last = 0.0
+        self._has_begun = False
+
+    def start(self) -> bool:
+        """Begin, in the main thread. Returns whether that is possible."""
+        start = getattr(engine_module(), "start_ticks", None)
+        is_main = threading.current_thread() is threading.main_thread()
+        if start is None or _SIGNAL is None or not is_main:
+            return False
+        # A program that is woken up by signals would be, again and again.
+        descriptor = signal.set_wakeup_fd(-1)
+        if descriptor != -1:
+            signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+            return False
+        if signal.getsignal(_SIGNAL) not in _UNUSED:
+            return False
+        signal.signal(_SIGNAL, self._tick)
+        signal.siginterrupt(_SIGNAL, False)
+        self._last = time.time()
+        start(_SIGNAL, _MICROSECONDS)
+        atexit.register(self.stop)
+        self._has_begun = True
+        return True
+
+    def stop(self) -> None:
+        """Count no more."""
+        if self._has_begun:
+            self._has_begun = False
+            engine_module().stop_ticks()
+            # The last one may still come.
+            signal.signal(_SIGNAL, signal.SIG_IGN)
+            atexit.unregister(self.stop)
+
+    def compiled(self, since: float) -> None:
+        """All since a time, in seconds since the epoch, was a compilation."""
+        while self._recent and self._recent[-1][0] >= since:
+            _, seconds, spot = self._recent.pop()
+            spot.seconds -= seconds
+
+    def found(self) -> list[Spot]:
+        """The lines until now, the most expensive first."""
+        spots = [x for x in self._spots.values() if x.seconds > 0]
+        return sorted(spots, key=lambda x: -x.seconds)
+
+    def _tick(self, number: int, frame: FrameType | None) -> None:
+        now = time.time()
+        seconds, self._last = now - self._last, now
+        if is_unseen() or threading.get_ident() in _facts.pending:
+            return
+        frames: list[FrameType] = []
+        while frame is not None and not _is_written_by_user(frame.f_code):
+            if frame.f_code.co_filename.startswith((_TOOLS, "<frozen importlib")):
+                return
+            frames.append(frame)
+            frame = frame.f_back
+        if frame is None:
+            return
+        ends = (frames[0].f_code, frames[-1].f_code) if frames else None
+        key = frame.f_code, frame.f_lasti, ends
+        spot = self._spots.get(key)
+        if spot is None:
+            spot = self._spots[key] = _spot(frame, frames)
+        spot.seconds += seconds
+        self._recent.append((now, seconds, spot))
+        if len(self._recent) > _RECENT:
+            self._recent.popleft()
+
+
+_is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
+
+
+def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
+    """What a frame of the program is doing, with the frames in it, innermost first."""
+    code = frame.f_code
+    place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+    text = expression_at(code, frame.f_lasti)
+    files = [x.f_code.co_filename for x in inside]
+    if inside:
+        called = inside[-1].f_code.co_name
+        is_jax = files[0].startswith(JAX[0]) and called not in _TRANSFERS
+        # Otherwise it is the call of a jitted function.
+        is_operation = is_jax and not any(x.startswith(JAX[1]) for x in files)
+    else:
+        is_operation = _is_of_jax(_callee(code, frame.f_globals, text))
+    return Spot(place, shortened(text), is_operation and _is_repeated(frame))
+
+
+def _is_of_jax(function: Any) -> bool:
+    """Whether it is a function of JAX's that `jax.jit` has made, such as `jnp.sin`."""
+    code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
+    is_jitted = isinstance(function, _JITTED) and code is not None
+    return is_jitted and code.co_filename.startswith(JAX[0])
+
+
+def _callee(code: CodeType, variables: dict[str, Any], text: str) -> Any:
+    """What an expression calls, if a global and modules lead to it."""
+    try:
+        node: Any = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: list[str] = []
+    node = getattr(node, "func", None)
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    # Local variables are not looked at: before Python 3.13 that keeps them alive.
+    local = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    if not isinstance(node, ast.Name) or node.id in local:
+        return None
+    found = variables.get(node.id)
+    for name in reversed(names):
+        found = vars(found).get(name) if isinstance(found, types.ModuleType) else None
+    return found
+
+
+def _is_repeated(frame: FrameType | None) -> bool:
+    """Whether a loop of the program leads here, and nothing that makes a model."""
+    found = False
+    while frame is not None:
+        code = frame.f_code
+        if is_maker(code):
+            return False
+        if _is_written_by_user(code):
+            found = found or is_in_loop(code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return found
