@@ -133,7 +133,10 @@ class Samples:
             self._recent.popleft()
 
 
-_is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
+@functools.lru_cache(maxsize=4096)
+def _is_written_by_user(code: CodeType) -> bool:
+    """Whether code has lines of the program: methods of named tuples have none."""
+    return code.co_filename != "<string>" and is_written_by_user(code)
 
 
 def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
@@ -154,9 +157,10 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
 
 def _is_of_jax(function: Any) -> bool:
     """Whether it is a function of JAX's that `jax.jit` has made, such as `jnp.sin`."""
+    if not isinstance(function, _JITTED):
+        return False
     code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
-    is_jitted = isinstance(function, _JITTED) and code is not None
-    return is_jitted and code.co_filename.startswith(JAX[0])
+    return code is not None and code.co_filename.startswith(JAX[0])
 
 
 def _callee(code: CodeType, variables: dict[str, Any], text: str) -> Any:

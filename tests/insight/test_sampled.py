@@ -66,7 +66,7 @@ class Made(eqx.Module):
 )
 def test_only_operations_of_jax_are_said_to_be_some(f, is_operation):
     found = repeated(f)
-    assert found and all(spot.place.file == __file__ for spot in found)
+    assert {spot.place.file for spot in found} == {__file__}
     known = sum(x.seconds for x in found if x.is_operation)
     assert (known > sum(x.seconds for x in found) / 3) == is_operation
 
@@ -93,7 +93,7 @@ def test_the_line_that_takes_longest_is_first():
 
 
 @needs_ticks
-def test_compiling_counts_as_compiling(monkeypatch):
+def test_compiling_counts_as_compiling():
     """A compilation is in no line of the rest, whoever compiles."""
     x = jnp.ones(5)
     watch = Watch()
@@ -120,9 +120,9 @@ def test_operations_in_a_loop_are_a_row_and_no_finding(monkeypatch):
     watch.stop()
     report = watch.report("program.py", 0)
     (row,) = [x for x in report.helps if x.attribute == "warm"]
-    assert "jnp.sin(x)" in row.says and row.line.file == __file__
+    assert "test_sampled.py" in row.says and row.line.file == __file__
     assert not [x for x in report.findings if x.attribute == "warm"]
-    assert any("jnp.sin" in text for text, _ in report.time[-1].lines)
+    assert any("x[::-1]" in text for text, _ in report.time[-1].lines)
 
 
 def test_without_the_core_nothing_is_sampled(monkeypatch):
