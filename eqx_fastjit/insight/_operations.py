@@ -199,9 +199,14 @@ def _warm(function: str, spots: Sequence[Any]) -> Finding:
         whats.setdefault(place, spot.what)
     shown = [f"{x} {show_seconds(n)} (`{whats[x]}`)" for x, n in lines.most_common()]
     name = function.rpartition(".")[2]
+    named = f"`{name}`" if name[:1] not in ("", "<") else "the script"
+    # What has no loop of its own is called in one, and can be jitted as a whole.
+    is_whole = not any(spot.own_loop for spot in spots) and name[:1] not in ("", "<")
     facts = {
-        "function": f"`{name}`" if name[:1] not in ("", "<") else "the script",
+        "function": named,
         "seconds": show_seconds(lines.total()),
+        "jit": f"jit {named}" if is_whole else "put them into a jitted function",
+        "whole": f"Jit {named}, if it reads no values. Or put" if is_whole else "Put",
         "lines": listed(shown, 4),
     }
     seconds = float(lines.total())

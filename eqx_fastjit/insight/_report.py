@@ -148,6 +148,7 @@ def make_report(run: Run) -> Report:
     told = {e.number for x in prices for e in x.events}
     told.update(e.number for e in explained)
     compiled = [e for e in (*remaining, *starting) if e.number not in told]
+    helping = [*helps(run, compiled, limit, bool(prices)), *_warm(run, limit)]
     return Report(
         run=run,
         limit=limit,
@@ -155,7 +156,7 @@ def make_report(run: Run) -> Report:
         prices=tuple(map(finding_of, prices)),
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
-        helps=(*helps(run, compiled, limit, bool(prices)), *_warm(run, limit)),
+        helps=tuple(sorted(helping, key=lambda x: -x.saves)),
         functions=tuple(_functions([*grouped, *operations])),
     )
 

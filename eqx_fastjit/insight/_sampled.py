@@ -2,14 +2,16 @@
 
 The C core interrupts the main thread a few hundred times a second, by a signal that
 nobody uses. What has passed since the last time counts for the innermost line of the
-program. What is spent on compiling, waiting and importing has
-rows of its own, and is left out.
+program. What is spent on compiling, waiting and importing has rows of its own, and is
+left out.
 """
 
 import ast
 import atexit
 import collections
+import contextlib
 import dataclasses
+import enum
 import functools
 import os
 import signal
@@ -55,6 +57,8 @@ class Spot:
     what: str
     # Whether it is an operation of JAX outside of jit, in a loop.
     is_operation: bool
+    # Whether the loop is in the same function.
+    own_loop: bool
     seconds: float = 0.0
 
 
@@ -64,7 +68,7 @@ class Samples:
     def __init__(self) -> None:
         # By code, instruction, and the functions that it called, the two ends of them.
         self._spots: dict[Any, Spot] = {}
-        self._recent: collections.deque[tuple[float, float, Spot]] = collections.deque()
+        self._recent: collections.deque[Any] = collections.deque(maxlen=_RECENT)
         self._last = 0.0
         self._has_begun = False
 
@@ -110,33 +114,61 @@ class Samples:
         return sorted(spots, key=lambda x: -x.seconds)
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(Exception):  # what it interrupts must not end by it
+            self._count(frame)
+
+    def _count(self, frame: FrameType | None) -> None:
         now = time.time()
         seconds, self._last = now - self._last, now
         if is_unseen() or threading.get_ident() in _facts.pending:
             return
-        frames: list[FrameType] = []
-        while frame is not None and not _is_written_by_user(frame.f_code):
-            if frame.f_code.co_filename.startswith((_TOOLS, "<frozen importlib")):
+        stack: list[FrameType] = []
+        n_inside = -1
+        while frame is not None:
+            whose = _whose(frame.f_code)
+            if whose is _Whose.JAX:
+                n_inside = -1  # what it calls is a part of the operation
+            elif n_inside < 0 and whose is _Whose.USER:
+                n_inside = len(stack)
+            elif n_inside < 0 and whose is _Whose.TOOLS:
                 return
-            frames.append(frame)
+            stack.append(frame)
             frame = frame.f_back
-        if frame is None:
+        if n_inside < 0:
             return
-        ends = (frames[0].f_code, frames[-1].f_code) if frames else None
-        key = frame.f_code, frame.f_lasti, ends
+        inside, outside = stack[:n_inside], stack[n_inside:]
+        # A model is called by what can be jitted.
+        users = (x for x in outside if _whose(x.f_code) is _Whose.USER)
+        named = (x for x in users if x.f_code.co_name != "__call__")
+        own = next(named, outside[0])
+        ends = (inside[0].f_code, inside[-1].f_code) if inside else None
+        key = own.f_code, own.f_lasti, ends
         spot = self._spots.get(key)
         if spot is None:
-            spot = self._spots[key] = _spot(frame, frames)
+            spot = self._spots[key] = _spot(own, inside)
         spot.seconds += seconds
         self._recent.append((now, seconds, spot))
-        if len(self._recent) > _RECENT:
-            self._recent.popleft()
+
+
+class _Whose(enum.Enum):
+    """Whose code it is."""
+
+    USER = "user"
+    JAX = "jax"
+    TOOLS = "tools"
+    OTHERS = "others"
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_written_by_user(code: CodeType) -> bool:
-    """Whether code has lines of the program: methods of named tuples have none."""
-    return code.co_filename != "<string>" and is_written_by_user(code)
+def _whose(code: CodeType) -> _Whose:
+    file = code.co_filename
+    if file.startswith(JAX[0]):
+        return _Whose.JAX
+    if file.startswith((_TOOLS, "<frozen importlib")):
+        return _Whose.TOOLS
+    # Methods of named tuples have no lines in the program.
+    is_users = file != "<string>" and is_written_by_user(code)
+    return _Whose.USER if is_users else _Whose.OTHERS
 
 
 def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
@@ -147,12 +179,14 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
     files = [x.f_code.co_filename for x in inside]
     if inside:
         called = inside[-1].f_code.co_name
-        is_jax = files[0].startswith(JAX[0]) and called not in _TRANSFERS
+        is_jax = any(x.startswith(JAX[0]) for x in files) and called not in _TRANSFERS
         # Otherwise it is the call of a jitted function.
         is_operation = is_jax and not any(x.startswith(JAX[1]) for x in files)
     else:
         is_operation = _is_of_jax(_callee(code, frame.f_globals, text))
-    return Spot(place, shortened(text), is_operation and _is_repeated(frame))
+    own_loop = is_in_loop(place.file, place.line)
+    is_operation = is_operation and _is_repeated(frame)
+    return Spot(place, shortened(text), is_operation, own_loop)
 
 
 def _is_of_jax(function: Any) -> bool:
@@ -191,7 +225,7 @@ def _is_repeated(frame: FrameType | None) -> bool:
         code = frame.f_code
         if is_maker(code):
             return False
-        if _is_written_by_user(code):
+        if _whose(code) is _Whose.USER:
             found = found or is_in_loop(code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return found
