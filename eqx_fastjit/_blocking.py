@@ -22,7 +22,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._private import jax_primitives, Primitive, Tracer, values_inside
+from ._private import jax_primitives, Tracer, values_inside
 
 
 # The most bytes of NumPy arrays that a call copies. Copying this many takes about 100
@@ -47,19 +47,19 @@ def _is_on_cpu(x: Any) -> bool:
     return _has_value(x) and is_cpu(next(iter(x.devices())))
 
 
-def what_to_wait_for(callbacks: bool, asynchronous: bool, arrays: Sequence[Any]) -> int:
+def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any]) -> int:
     """What each call of a program waits for.
 
     Virtual CPU devices share one pool of threads: where several runs with collectives
     are in flight, they may starve each other, and XLA ends the process after 40 s
     ("Termination timeout for all reduce"), also under `jax.jit`.
 
-    `arrays` are the arguments and results: all results of a program are on all of its
-    devices, where the arguments may have been on one.
+    `places` are the arguments and results, or their shardings: all results of a program
+    are on all of its devices, where the arguments may have been on one.
     """
-    shardings = {x.sharding for x in arrays if _has_value(x)}
-    several = [x.device_set for x in shardings if len(x.device_set) > 1]
-    results = callbacks or any(is_cpu(next(iter(d))) for d in several)
+    shardings = [x.sharding if _has_value(x) else x for x in places]
+    devices = [x.device_set for x in shardings if isinstance(x, jax.sharding.Sharding)]
+    results = callbacks or any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices)
     return (0 if asynchronous else ARGUMENTS) | (RESULTS if results else 0)
 
 
@@ -150,13 +150,6 @@ def _is_numpy(x: Any) -> bool:
 
 # --- host callbacks -------------------------------------------------------------------
 
-# Primitives that JAX itself lowers, and that only call what is in their jaxprs.
-_JAX_PRIMITIVES = {
-    x
-    for x in jax_primitives.values()
-    if Primitive is not None and isinstance(x, Primitive)
-}
-
 
 def opened(jaxpr: Any) -> Any:
     """The open jaxpr in a closed one."""
@@ -197,7 +190,7 @@ def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> b
     for equation in _equations(traced.jaxpr, set()):
         if is_callback(equation.primitive.name):
             return True
-        foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
+        foreign = foreign or equation.primitive not in jax_primitives()
     if not foreign:
         return False
     module = (lower or traced.lower)().compiler_ir("stablehlo").operation

@@ -52,7 +52,7 @@ def describe(fun: Any) -> Description:
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
-    defaults = engine_module().static_key([p.default for p in found])
+    defaults, _ = engine_module().read(tuple([p.default for p in found]), False)
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+from jax.errors import JaxRuntimeError
 
 from . import _facts
-from ._private import JaxRuntimeError
 from ._statics import is_array
 
 

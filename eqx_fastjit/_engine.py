@@ -2,10 +2,10 @@
 
 import collections
 import functools
-import importlib.util
+import importlib
 import os
 import warnings
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -16,10 +16,10 @@ from . import _facts, _reference
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
 from ._fallback import warn_of_versions
-from ._private import flatten_one_level
+from ._private import flatten_one_level, instance_dict
 from ._result import Handle, steps_of
 from ._statics import reader_of, state_of
-from ._structure import partition
+from ._structure import partition, Structure
 
 
 _ENGINES = ("auto", "native", "python")
@@ -38,24 +38,24 @@ def engine_module() -> Any:
             f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
             f"{', '.join(map(repr, _ENGINES))}."
         )
-    is_built = importlib.util.find_spec(f"{__package__}._native") is not None
-    if not is_built and wanted == "native":
-        raise RuntimeError(
-            "EQX_FASTJIT_ENGINE=native, but the C extension was not built."
-        )
-    if not is_built and wanted == "auto":
-        warnings.warn(
-            "eqx_fastjit: the C extension was not built, so calls use the plain "
-            "Python engine, which is not made for speed. "
-            "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
-            stacklevel=2,
-        )
     chosen: Any = _reference
-    if is_built and wanted != "python":
-        # If it cannot be loaded, that is an error, upon which Equinox's own stands in.
-        chosen = importlib.import_module("._native", __package__)
-        functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
-        chosen.setup(*functions, transferred, COPIED_BYTES)
+    if wanted != "python":
+        try:
+            # If it cannot be loaded, that is an error, upon which Equinox's stands in.
+            chosen = importlib.import_module("._native", __package__)
+            functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
+            chosen.setup(*functions, transferred, COPIED_BYTES)
+        except ModuleNotFoundError:
+            if wanted == "native":
+                raise RuntimeError(
+                    "EQX_FASTJIT_ENGINE=native, but the C extension was not built."
+                ) from None
+            warnings.warn(
+                "eqx_fastjit: the C extension was not built, so calls use the plain "
+                "Python engine, which is not made for speed. "
+                "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
+                stacklevel=2,
+            )
     if not _agrees_with_jax(chosen):
         if chosen is _reference or not _agrees_with_jax(_reference):
             raise ImportError("pytrees are not read as JAX reads them.")
@@ -79,27 +79,21 @@ def engine() -> str:
 # --- the self-check -------------------------------------------------------------------
 
 
-class _Probe(eqx.Module):
-    b: Any
-    static: Any = eqx.field(static=True)
-    a: Any
-
-
-_Named = collections.namedtuple("_Named", ("b", "a"))
-
-
 def _agrees_with_jax(engine: Any) -> bool:
     """Whether an engine reads and builds a pytree as this version of JAX does.
 
     Runs nothing on a device: a program may still choose its devices.
     """
-    x, y, *more = [np.zeros(2, np.float32) for _ in range(14)]
-    pairs = [{"b": p, "a": q} for p, q in zip(more[::2], more[1::2], strict=True)]
-    ordered, defaults, named, module, plain, _ = pairs
+    arrays: list[Any] = [np.zeros(2, np.float32) for _ in range(12)]
+    x, y, weight, bias, *more = arrays
+    named, plain, *others = [{"b": more[i], "a": more[i + 1]} for i in (0, 2, 4, 6)]
+    statics = {"in_features": 2, "out_features": 2, "use_bias": True}
+    module = object.__new__(eqx.nn.Linear)  # to define a class takes milliseconds
+    instance_dict(module).update(weight=weight, bias=bias, **statics)
     tree = (
-        [plain, None, {2: x, 1: y}, _Named(**named), _Probe(static="s", **module)],
-        collections.OrderedDict(ordered),
-        collections.defaultdict(list, defaults),
+        [plain, None, {2: x, 1: y}, Structure(*named.values()), module],
+        collections.OrderedDict(others[0]),
+        collections.defaultdict(list, others[1]),
     )
     try:
         leaves, treedef = jtu.tree_flatten(tree)
@@ -115,3 +109,8 @@ def _agrees_with_jax(engine: Any) -> bool:
         )
     except Exception:
         return False
+
+
+# The base class of what is called, and what sets up an instance of it.
+Base = object if TYPE_CHECKING else engine_module().Callable
+prepare: Any = engine_module().Callable._prepare

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable
 
 from equinox import EquinoxRuntimeError
+from jax.errors import JaxRuntimeError
 
-from ._private import JaxRuntimeError, last_error_info, runtime_error_text
+from ._private import last_error_info, runtime_error_text
 
 
 # As which XLA raises it if a host callback did. (No classes of the user's.)

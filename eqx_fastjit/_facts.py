@@ -40,7 +40,7 @@ _KEPT = 4096
 _MAX_FRAMES = 8
 
 numbers = itertools.count(1)
-_function_numbers = itertools.count(1)
+function_numbers = itertools.count(1)
 
 
 # --- whose code it is -----------------------------------------------------------------
@@ -98,8 +98,7 @@ def user_frames() -> tuple[Place, ...]:
 # --- a fact ---------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FunctionInfo:
+class FunctionInfo(NamedTuple):
     """A jitted function: what it is called, and where it was defined."""
 
     name: str
@@ -108,7 +107,7 @@ class FunctionInfo:
     place: Place | None
     # Distinguishes functions with the same name and place, such as lambdas in a loop.
     # 0 for a function of `jax.jit`, or an operation, of which only the name is known.
-    number: int = field(default_factory=lambda: next(_function_numbers))
+    number: int
     # Distinguishes two lambdas of a line, and options.
     variant: str = ""
 
@@ -228,9 +227,6 @@ pending: dict[int, Fact] = {}
 # --- recording ------------------------------------------------------------------------
 
 
-_annotation: Any = try_resolve("jax.profiler:TraceAnnotation", contextlib.nullcontext)
-
-
 class _Open:
     """A fact that is not complete yet, of the specialization that is being called."""
 
@@ -241,9 +237,6 @@ class _Open:
         self.tracing = False
         self.start = time.perf_counter()
         self.contexts = contextlib.ExitStack()
-        # So that XProf shows what was compiled.
-        name = f"compile {fact.function.name}"
-        self.contexts.enter_context(_annotation(name))
         self.contexts.enter_context(owner.flat.while_compiling())
 
     def set_arrays(self, arrays: Sequence[Any]) -> None:

@@ -34,7 +34,7 @@ from ._options import donated, flatten_in_shardings, Options
 from ._private import on_clear_caches, Tracer, values_inside
 from ._statics import is_array
 from ._structure import partition, Structure
-from ._traced import FlatFunction, kept_trace, warn_if_no_trace_is_kept
+from ._traced import FlatFunction, kept_trace
 
 
 # The most specializations for one function. If there are more, all are dropped.
@@ -58,9 +58,11 @@ class Function:
         self.fun_index = -1 if description.plain else int(has_first)
         names, place = description.names, description.place
         variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
-        self.info = _facts.FunctionInfo(*names, place, variant=variant)
+        number = next(_facts.function_numbers)
+        self.info = _facts.FunctionInfo(*names, place, number, variant)
         self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
-        self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
+        # Each specialization is its own key; the last that was found is under `None`.
+        self.table: dict[Any, Any] = {}
         _functions.add(self)
 
     def __repr__(self) -> str:  # JAX's errors about treedefs show it
@@ -101,7 +103,7 @@ class Function:
 
     def specialize(
         self, values: tuple[Any, ...], abstract: bool = False
-    ) -> tuple[Any, tuple[Any, ...]]:
+    ) -> tuple[Any, Sequence[Any]]:
         """A new specialization for a call, and the arrays of the call.
 
         It is kept for calls like this one, if it is certain which calls these are.
@@ -121,8 +123,17 @@ class Function:
         )
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
-            self.table.add(made)
-        return made, tuple(arrays)
+            if len(self.table) > _MAX_SPECIALIZATIONS:  # and the last that was found
+                self.table.clear()
+            self.table.pop(made, None)  # of which a static was changed since
+            self.table[made] = made
+        return made, arrays
+
+    def forget(self, specialization: Any) -> None:
+        """Drop a specialization, if it is in the table."""
+        for key in (specialization, None):
+            if self.table.get(key) is specialization:
+                self.table.pop(key, None)
 
     def jit_kwargs(
         self,
@@ -196,7 +207,7 @@ class Function:
             interrupted = compiling and not isinstance(error, Exception)
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
-                self.table.remove(specialization)
+                self.forget(specialization)
         return clearer(name_donated(error, lambda: self.arguments_of(values)))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
@@ -209,15 +220,13 @@ class Function:
             return has_host_callbacks(
                 traced, lambda: specialization.jitted.trace(*arrays).lower()
             )
-        except Exception as e:
+        except Exception:
             # It is not known, so block. The trace has been dropped
             # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
             # itself (`psum` in an eager `shard_map`, an unchecked `check`).
-            if isinstance(e, LookupError):
-                warn_if_no_trace_is_kept()
             return True
         except BaseException:  # an interrupt of JAX, as in `error_of_call`
-            self.table.remove(specialization)
+            self.forget(specialization)
             raise
         finally:
             engine.set_active(outer)
@@ -225,23 +234,22 @@ class Function:
     # --- specializations ---
 
     def specialization_for(
-        self, values: tuple[Any, ...], *, abstract: bool = False
-    ) -> tuple[Any, tuple[Any, ...], bool]:
-        """The specialization for bound values, made if there is none; the arrays.
+        self, values: tuple[Any, ...]
+    ) -> tuple[Any, Any, Sequence[Any]]:
+        """The signature of bound values, their specialization, and their arrays.
 
-        And whether any array is the user's own, of NumPy. If `abstract`, a
-        `jax.ShapeDtypeStruct` may stand for an array.
+        The specialization is made if there is none. A `jax.ShapeDtypeStruct` may stand
+        for an array.
         """
         __tracebackhide__ = True
         try:
-            found, arrays, reads_numpy = self.table.find(values, abstract)
+            signature, arrays = engine_module().read(values, True)
+            found = engine_module().find(self.table, signature)
             if found is None:
-                found, arrays = self.specialize(values, abstract)
-                # As if they were the values of a call: those of NumPy are copied.
-                _, arrays, reads_numpy = self.table.find(arrays, abstract)
+                found, arrays = self.specialize(values, abstract=True)
         except Exception as e:
             raise self.error_of_call(None, e, values)  # noqa: B904
-        return found, arrays, reads_numpy
+        return signature, found, arrays
 
 
 class _Reading(NamedTuple):
@@ -354,7 +362,7 @@ def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
     donate, asynchronous, jit_kwargs = options
-    more = engine_module().static_key(jit_kwargs) if jit_kwargs else ()
+    more, _ = engine_module().read((jit_kwargs,), False)
     # Its key tells `eqx.Partial`s of different functions apart.
     key = description.key, donate, asynchronous, more
     known = _known_of(fun, description.plain)

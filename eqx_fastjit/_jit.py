@@ -27,10 +27,9 @@ import equinox as eqx
 import jax.tree_util as jtu
 from equinox import tree_equal
 
-from ._engine import engine_module
+from ._engine import Base, prepare
 from ._function import Function, function_for
 from ._options import Donate, make_options
-from ._private import register_pytree_with_keys_class
 from ._stages import Lowered, StagedCall, Traced
 
 
@@ -41,12 +40,9 @@ _S = TypeVar("_S")
 
 MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
-_prepare: Any = engine_module().Callable._prepare
 
 if TYPE_CHECKING:
     from ._export import Exported
-
-_Base = object if TYPE_CHECKING else engine_module().Callable
 
 
 class _Jitted(Generic[_P, _T]):
@@ -116,8 +112,8 @@ class _Jitted(Generic[_P, _T]):
         return hash((treedef, *leaves))
 
 
-@register_pytree_with_keys_class
-class JitWrapped(_Jitted[_P, _T], _Base):
+@jtu.register_pytree_with_keys_class
+class JitWrapped(_Jitted[_P, _T], Base):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree. If the callable is a pytree, such as a Module, this is its only
@@ -134,7 +130,7 @@ class JitWrapped(_Jitted[_P, _T], _Base):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
         _set(self, "_bind", function.binder.bound_to(fun))
-        _prepare(self, function, function.table, self._bind)
+        prepare(self, function, function.table, self._bind)
         self.__dict__.update(function.shown)
 
     if TYPE_CHECKING:
@@ -204,7 +200,7 @@ def _global_name(wrapped: Any, pickling: types.FrameType) -> str | None:
     return name if isinstance(found, JitWrapped) and found == wrapped else None
 
 
-@register_pytree_with_keys_class
+@jtu.register_pytree_with_keys_class
 class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 

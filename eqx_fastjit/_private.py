@@ -13,15 +13,13 @@ import inspect
 import os
 import pkgutil
 import types
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
-
-_T = TypeVar("_T")
 
 # The single doorway to private names, `"package.module:attribute.attribute"`, so that a
 # test can take each of them away in turn. It raises `ImportError` or `AttributeError`.
@@ -39,34 +37,20 @@ def try_resolve(path: str, default: Any = None) -> Any:
 
 
 Tracer: Any = try_resolve("jax.core:Tracer") or resolve("jax._src.core:Tracer")
-flatten_one_level: Callable[[Any], Any] = (
-    try_resolve("jax.tree_util:default_registry")
-    or resolve("jax._src.tree_util:default_registry")
+flatten_one_level: Callable[[Any], Any] = resolve(
+    "jax.tree_util:default_registry"
 ).flatten_one_level
-_register: Any = try_resolve(
-    "jax.tree_util:register_pytree_with_keys_class"
-) or resolve("jax._src.tree_util:register_pytree_with_keys_class")
 
 
-def register_pytree_with_keys_class(cls: _T) -> _T:
-    """JAX's class decorator."""
-    return _register(cls)
+@functools.cache  # its import takes a while
+def jax_primitives() -> frozenset[Any]:
+    """The primitives that JAX itself lowers, which only call what is in their jaxprs.
 
-
-def _all_leaves(values: Iterable[Any]) -> bool:
-    return all(flatten_one_level(x) is None for x in values)
-
-
-all_leaves: Any = try_resolve("jax.tree_util:all_leaves", _all_leaves)
-JaxRuntimeError: Any = (
-    try_resolve("jax.errors:JaxRuntimeError")
-    or try_resolve("jaxlib._jax:JaxRuntimeError")
-    or try_resolve("jaxlib._jax:XlaRuntimeError")
-    or RuntimeError
-)
-Primitive: Any = try_resolve("jax.extend.core:Primitive")
-# Without these, each primitive may be anybody's.
-jax_primitives: dict[str, Any] = try_resolve("jax.extend.core.primitives:__dict__", {})
+    Without them, each primitive may be anybody's.
+    """
+    cls: Any = try_resolve("jax.extend.core:Primitive", ())
+    found: dict[str, Any] = try_resolve("jax.extend.core.primitives:__dict__", {})
+    return frozenset([x for x in found.values() if isinstance(x, cls)])
 
 
 # --- JAX ------------------------------------------------------------------------------

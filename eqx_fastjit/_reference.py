@@ -71,8 +71,8 @@ class Walk:
                 self._equal(x, x)
             case "set":
                 self._equal(x, frozenset(x))
-            case "float" | "complex":
-                self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
+            case "float":
+                self.trail += [_Same(type(x)), struct.pack("d", x)]
             case "tuple":
                 self._parts(x, tuple.__iter__(x), as_static)
             case "list":
@@ -172,49 +172,10 @@ def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]
     return Specialization(walk), tuple(walk.arrays)
 
 
-class Table:
-    """The specializations of one function, by signature."""
-
-    def __init__(self, capacity: int):
-        self._capacity = capacity
-        self._items: dict[Specialization, Specialization] = {}
-
-    def find(
-        self, values: tuple[Any, ...], abstract: bool
-    ) -> tuple[Any, tuple[Any, ...], bool]:
-        """The specialization for bound values, if there is one, and their arrays.
-
-        And whether any array is the user's own, of NumPy.
-        """
-        walk = Walk(values, abstract=abstract)
-        found = self._items.get(Specialization(walk))
-        if found is not None and found.is_stale():
-            self.remove(found)
-            found = None
-        # JAX does not always copy an array of NumPy, and the caller may write to it
-        # before the device is done. So it is copied, if all of them are small; else it
-        # is transferred, or the call blocks.
-        n_bytes = [x.nbytes for x in walk.arrays if isinstance(x, np.ndarray)]
-        if sum(n_bytes) > COPIED_BYTES:
-            arrays = None if abstract else transferred(walk.arrays)
-            return found, arrays or tuple(walk.arrays), arrays is None
-        arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
-        return found, tuple(arrays), False
-
-    def add(self, specialization: Specialization) -> None:
-        """Keep one. A table that is full is emptied. Of equal ones, the first stays."""
-        if len(self._items) == self._capacity:
-            self._items.clear()
-        self._items.setdefault(specialization, specialization)
-
-    def remove(self, specialization: Specialization) -> None:
-        """Drop one, if it is in the table."""
-        if self._items.get(specialization) is specialization:
-            self._items.pop(specialization, None)
-
-    def clear(self) -> None:
-        """Drop all."""
-        self._items.clear()
+def find(table: dict[Any, Specialization], signature: Specialization) -> Any:
+    """What a table has for a signature, or `None`."""
+    found = table.get(signature)
+    return None if found is None or found.is_stale() else found
 
 
 # --- results --------------------------------------------------------------------------
@@ -275,27 +236,45 @@ def split_output(out: Any) -> tuple[list[Any], Any]:
     return jtu.tree_leaves(tree), handle.plan()
 
 
+def _own(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
+    """The arrays of a call, of which those of NumPy are copied, or transferred.
+
+    And whether any is still the user's. JAX does not always copy an array of NumPy, and
+    the caller may write to it before the device is done. So it is copied, if all of
+    them are small; else it is transferred, or the call blocks.
+    """
+    n_bytes = [x.nbytes for x in arrays if isinstance(x, np.ndarray)]
+    if sum(n_bytes) > COPIED_BYTES:
+        put = transferred(arrays)
+        return put or arrays, put is None
+    return [x.copy() if isinstance(x, np.ndarray) else x for x in arrays], False
+
+
 class Callable:
     """The base class of jitted functions."""
 
-    __slots__ = ()
+    __slots__ = ("_parts",)
 
-    # Of `_jit.JitWrapped`.
-    _function: Any
-    _bind: Any
-
-    def _prepare(self, *_: Any) -> None:
-        """What the native engine needs of a function."""
+    def _prepare(
+        self, function: Any, table: Any, bind: Any, target: Any = None
+    ) -> None:
+        """What the engine needs of a function, or of a compiled call (the `target`)."""
+        object.__setattr__(self, "_parts", (function, table, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        function = self._function
-        values = self._bind(*args, **kwargs)
-        specialization, arrays, reads_numpy = function.specialization_for(values)
-        outer = set_active(specialization)
+        function, table, bind, target = self._parts
+        values = bind(*args, **kwargs)
+        specialization, outer = None, active()
         _calls.append(None)
         try:
-            results, plan = split_output(specialization.jitted(*arrays))
+            signature, arrays = read(values, False)
+            specialization = find(table, signature)
+            if specialization is None:
+                specialization, arrays = function.specialize(values)
+            set_active(specialization)
+            arrays, reads_numpy = _own(arrays)
+            results, plan = split_output((target or specialization.jitted)(*arrays))
             is_new, _here.noted = _here.noted or plan.blocks < 0, False
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy

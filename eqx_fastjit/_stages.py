@@ -6,18 +6,17 @@ calling convention, and checks that calls match the one that was lowered.
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TYPE_CHECKING, TypeVar
 
 import jax
+import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import block, has_host_callbacks, RESULTS, what_to_wait_for
-from ._donation import name_donated
-from ._engine import engine_module
-from ._errors import clearer
+from ._blocking import has_host_callbacks, what_to_wait_for
+from ._engine import Base, engine_module, prepare
 from ._function import Function
 from ._reference import split_output
-from ._texts import Part, parts_of
+from ._texts import difference
 
 
 # Those of the function, so that a compiled call is checked as a call of it is.
@@ -26,29 +25,29 @@ _T = TypeVar("_T")
 
 
 class StagedCall:
-    """A call of a jitted function or bound method that is compiled ahead of time."""
+    """A call of a jitted function or bound method that is compiled ahead of time.
+
+    To a compiled call it is what a `Function` is to others.
+    """
 
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function: Function = jitted._function
+        self.complete_call = self.function.complete_call
+        self.error_of_call = self.function.error_of_call
         self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
         values = self.bind(*args, **kwargs)
-        specialization, arrays, _ = self.function.specialization_for(
-            values, abstract=True
-        )
+        own, specialization, arrays = self.function.specialization_for(values)
         self.specialization = specialization
-        # A table of its own, of one: that of the function may be cleared. And another
-        # call may have made the specialization, with objects that are changed later.
-        engine = engine_module()
-        self.table = engine.Table(1)
-        own, _ = engine.read(values, True)
+        # A table of its own: that of the function may be cleared. And another call may
+        # have made the specialization, with objects that are changed later.
         own.jitted, own.flat = specialization.jitted, specialization.flat
-        if own.flat.kept and own == specialization:
-            self.table.add(own)
-        # The values are not kept: they have the arrays, and may be changed.
-        self.parts = parts_of(self.function.arguments_of(values))
+        is_certain = own.flat.kept and own == specialization
+        self.table = {own: own} if is_certain else {}
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
+        # Not the arrays themselves.
+        self._structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
 
     @contextlib.contextmanager
     def stage(self, arrays: Sequence[Any] = ()) -> Generator[None, None, None]:
@@ -63,19 +62,17 @@ class StagedCall:
             _facts.close()
             engine.set_active(outer)
 
-    def other_call(self, values: tuple[Any, ...]) -> TypeError:
-        """The error of a call that has other statics than the one that was lowered."""
+    def specialize(self, values: tuple[Any, ...]) -> Any:
+        """Raise the error of a call that is another than the one that was lowered."""
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
-        now = parts_of(self.function.arguments_of(values))
-        missing = Part("missing", None)
         with contextlib.suppress(Exception):  # of the user's `__eq__`, say
-            for path in {**now, **self.parts}:
-                old, new = self.parts.get(path, missing), now.get(path, missing)
-                if old.key != new.key:
-                    text = "another object" if old.text == new.text else new.text
-                    why = f"`{path}` was {old.text} and is now {text}"
-                    break
-        return TypeError(
+            then = self.specialization.flat.structure.rebuild(self._structs)
+            then, now = [
+                {name: (x, False) for name, x in self.function.arguments_of(call)}
+                for call in (then, values)
+            ]
+            why = difference(then, now) or why
+        raise TypeError(
             f"The compiled {self.function.info.name} was called with different "
             f"arguments than it was lowered for: {why}."
         )
@@ -104,50 +101,30 @@ class _Stage:
         return plan.build(leaves)
 
 
-class Compiled(_Stage, Generic[_P, _T]):
+class Compiled(_Stage, Generic[_P, _T], Base):
     """A compiled function, for arguments like those it was lowered for."""
 
-    def __init__(self, call: Any, stage: Any, callbacks: bool):
+    def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        self._callbacks = callbacks
-        # What calls wait for: the first call decides, as all have the same devices.
-        self._waits: int | None = None
+        prepare(self, call, call.table, call.bind, stage)
 
     @property
     def compiled(self) -> jax.stages.Compiled:
         """JAX's own, of a function of the arrays alone."""
         return self._stage
 
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run the compiled function.
+    if TYPE_CHECKING:
 
-        **Arguments:** like those it was lowered for: the same structure, statics,
-        shapes and dtypes.
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+            """Run the compiled function.
 
-        **Returns:** the result. Raises `TypeError`, which names the leaf, for other
-        arguments.
-        """
-        __tracebackhide__ = True
-        call = self._call
-        values = call.bind(*args, **kwargs)
-        found, arrays, reads_numpy = call.table.find(values, False)
-        if found is None:
-            raise call.other_call(values)
-        try:
-            results, plan = split_output(self._stage(*arrays))
-            if self._waits is None:
-                asynchronous = call.function.options.asynchronous
-                self._waits = what_to_wait_for(
-                    self._callbacks, asynchronous, [*arrays, *results]
-                )
-                reads_numpy = reads_numpy or not asynchronous
-            waits = self._waits | (RESULTS if reads_numpy else 0)
-            if waits:  # JAX takes no tracers here
-                block(results, arrays, waits)
-        except Exception as e:
-            named = name_donated(e, lambda: call.function.arguments_of(values))
-            raise clearer(named)  # noqa: B904
-        return plan.build(results)
+            **Arguments:** like those it was lowered for: the same structure, statics,
+            shapes and dtypes.
+
+            **Returns:** the result. Raises `TypeError`, which names the leaf, for other
+            arguments.
+            """
+            ...
 
 
 class Lowered(_Stage, Generic[_P, _T]):
@@ -171,8 +148,14 @@ class Lowered(_Stage, Generic[_P, _T]):
         """
         with self._call.stage():
             stage = self._stage.compile(compiler_options=compiler_options)
+            places = jtu.tree_leaves((stage.input_shardings, stage.output_shardings))
             callbacks = has_host_callbacks(self._call.traced)
-        return Compiled(self._call, stage, callbacks)
+        # Calls of the function may be on other devices.
+        asynchronous = self._call.function.options.asynchronous
+        waits = what_to_wait_for(callbacks, asynchronous, places)
+        _, plan = split_output(stage.out_info)
+        plan.blocks = max(plan.blocks, 0) | waits
+        return Compiled(self._call, stage)
 
 
 class Traced(_Stage, Generic[_P, _T]):

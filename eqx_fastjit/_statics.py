@@ -33,8 +33,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
+from jax.tree_util import all_leaves
 
-from ._private import all_leaves, flatten_one_level, Tracer
+from ._private import flatten_one_level, Tracer
 
 
 # (That of a `jax.Ref` is a `Tracer` only.)
@@ -111,7 +112,7 @@ _EXACT = {
 _VALUES: dict[type, Reader] = {
     int: Reader("int"),
     float: Reader("float"),
-    complex: Reader("complex"),
+    complex: Reader("state"),
     str: Reader("text"),
     bytes: Reader("text"),
     tuple: Reader("tuple"),

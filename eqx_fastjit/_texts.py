@@ -4,19 +4,17 @@ No `__repr__` of a user's class is called: it may be slow, and it may print what
 wants in a report.
 """
 
-import contextlib
 import enum
 import functools
 import os
 import reprlib
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._reference import static_key
+from ._reference import Walk
 from ._statics import is_array, reader_of
 
 
@@ -73,47 +71,45 @@ def describe_static(x: Any) -> str:
 # --- for errors -----------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """A part of the arguments of a call, as it was then."""
-
-    text: str
-    # What tells it from others.
-    key: Any
+_MISSING = types.SimpleNamespace(__qualname__="missing"), True
 
 
-def parts_of(arguments: list[tuple[str, Any]]) -> dict[str, Part]:
-    """Each argument, and all that is in them, by path. Arrays are all alike.
+def difference(
+    then: dict[str, tuple[Any, bool]], now: dict[str, tuple[Any, bool]], path: str = ""
+) -> str | None:
+    """Where two calls differ first, and how, in words; `None` if that is not known.
 
-    Ends early if a class of the user's raises an exception.
+    Of each value by its path: the value, and whether it is static for where it stands.
     """
-    out: dict[str, Part] = {}
-    pending = [(path, x, False) for path, x in reversed(arguments)]
-    with contextlib.suppress(Exception):
-        while pending:
-            path, x, as_static = pending.pop()
-            out[path], inside = _part(x, as_static)
-            pending += [(path + p, y, static) for p, y, static in reversed(inside)]
-    return out
+    for key in {**then, **now}:
+        old, is_static = then.get(key, _MISSING)
+        new, _ = now.get(key, _MISSING)
+        trails = [Walk(x, is_static, abstract=True).trail for x in (old, new)]
+        if trails[0] == trails[1]:
+            continue
+        parts, others = _inside(old, is_static), _inside(new, is_static)
+        if type(old) is type(new) and parts.keys() == others.keys():
+            found = difference(parts, others, path + key)
+            if found is not None:
+                return found
+        was, text = describe_static(old), describe_static(new)
+        text = "another object" if text == was else text
+        return f"`{path}{key}` was {was} and is now {text}"
+    return None
 
 
-def _part(x: Any, as_static: bool) -> tuple[Part, list[tuple[str, Any, bool]]]:
-    """A value, and what is directly in it: path, value, and whether it is static."""
-    reader = reader_of(x)
-    as_static = as_static or not reader.is_node
-    if is_array(x, abstract=True) and not as_static:
-        return Part(describe_static(x), jax.Array), []
-    if x is None or not (reader.names or reader.is_node) or is_array(x, abstract=True):
-        return Part(describe_static(x), static_key(x)), []
-    inside = _inside(x, reader.names)
-    n_dynamic = reader.n_dynamic if reader.names else len(inside)
-    cls, n = type(x), len(inside)
-    found = [(p, y, as_static or i >= n_dynamic) for i, (p, y) in enumerate(inside)]
-    return Part(f"{cls.__qualname__} of {n}", (cls, n)), found
-
-
-def _inside(x: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+def _inside(x: Any, is_static: bool) -> dict[str, tuple[Any, bool]]:
     """The fields of a value, or the children of a node."""
-    if names:
-        return [(f".{name}", getattr(x, name, None)) for name in names]
+    reader = reader_of(x)
+    is_static = is_static or not reader.is_node
+    if reader.names:
+        fields = [getattr(x, name, None) for name in reader.names]
+        dynamic = range(0 if is_static else reader.n_dynamic)
+        return {
+            f".{name}": (value, i not in dynamic)
+            for i, (name, value) in enumerate(zip(reader.names, fields, strict=True))
+        }
+    if not reader.is_node or x is None or is_array(x, abstract=True):
+        return {}
     pairs: list[Any] = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
-    return [(jtu.keystr(keys), child) for keys, child in pairs]
+    return {jtu.keystr(keys): (child, is_static) for keys, child in pairs}

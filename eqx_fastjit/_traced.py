@@ -1,7 +1,6 @@
 """What JAX traces: for each specialization, a function of the arrays alone."""
 
 import contextlib
-import functools
 import inspect
 import types
 import warnings
@@ -11,11 +10,9 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-import numpy as np
 
 from . import _facts
 from ._engine import engine_module
-from ._fallback import warn_of_versions
 from ._options import Options
 from ._result import Handle, Step, steps_of
 from ._statics import is_array
@@ -142,16 +139,3 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
         return jitted.trace(*arrays)
     finally:
         engine.set_active(outer)
-
-
-@functools.cache
-def warn_if_no_trace_is_kept() -> None:
-    """Warn, once, if this version of JAX never has the trace of a call again."""
-    traces: list[Any] = []
-    jitted = jax.jit(lambda x: traces.append(None) or x)
-    x = np.zeros(1, np.float32)
-    jitted(x)
-    jitted.trace(x)
-    is_jit_disabled = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-    if len(traces) > 1 and not is_jit_disabled:
-        warn_of_versions("each call blocks until the device is done")

@@ -97,7 +97,7 @@ class LoadedFunction(Function):
 
     def specialize(
         self, values: tuple[Any, ...], abstract: bool = False
-    ) -> tuple[Any, tuple[Any, ...]]:
+    ) -> tuple[Any, Sequence[Any]]:
         """As of any function. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for parameter, value in zip(self._header["parameters"], refs, strict=True):

@@ -56,9 +56,10 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     State *state;
-    Table *table;
+    PyObject *table;    /* a dict (`table.c`) */
     PyObject *function; /* `Function` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
+    PyObject *target;   /* called in place of the specialization's own, or NULL */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
@@ -66,6 +67,7 @@ static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(self->table);
     Py_VISIT(self->function);
     Py_VISIT(self->bind);
+    Py_VISIT(self->target);
     return 0;
 }
 
@@ -74,6 +76,7 @@ static int callable_clear(Callable *self) {
     Py_CLEAR(self->table);
     Py_CLEAR(self->function);
     Py_CLEAR(self->bind);
+    Py_CLEAR(self->target);
     return 0;
 }
 
@@ -178,8 +181,8 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
 }
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
-    PyObject *returned =
-        PyObject_Vectorcall(specialization->jitted, w->arrays, w->n_arrays, NULL);
+    PyObject *target = self->target ? self->target : specialization->jitted;
+    PyObject *returned = PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL);
     if (returned == NULL) return NULL;
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
@@ -228,18 +231,20 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_prepare(function, table, bind)`: once, before the first call. */
+/* `_prepare(function, table, bind, target)`, of which the last may be left out: once, before the
+first call. */
 static PyObject *callable_prepare(Callable *self, PyObject *args) {
-    PyObject *function, *table, *bind;
+    PyObject *function, *table, *bind, *target = NULL;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O", &function, state->table_type, &table, &bind))
+        !PyArg_ParseTuple(args, "OO!O|O", &function, &PyDict_Type, &table, &bind, &target))
         return NULL;
     self->state = state;
     Py_XSETREF(self->function, Py_NewRef(function));
-    Py_XSETREF(self->table, (Table *)Py_NewRef(table));
+    Py_XSETREF(self->table, Py_NewRef(table));
     Py_XSETREF(self->bind, Py_NewRef(bind));
+    Py_XSETREF(self->target, Py_XNewRef(target));
     self->vectorcall = callable_vectorcall;
     Py_RETURN_NONE;
 }

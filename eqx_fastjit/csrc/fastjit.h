@@ -82,11 +82,6 @@ typedef struct Type {
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
 } Type;
 
-typedef struct {
-    Type **slots; /* open addressing by the type's address */
-    size_t mask, count;
-} Types;
-
 /* --- the walk over a call ------------------------------------------------------------- */
 
 typedef struct Walk {
@@ -106,9 +101,12 @@ typedef struct Walk {
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
+#define MAX_TYPES 8192 /* half of them at most are there */
+
 typedef struct State {
-    PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type;
-    Types types;
+    PyTypeObject *callable_type, *specialization_type, *plan_type;
+    Type *types[MAX_TYPES]; /* open addressing by the type's address */
+    size_t n_types;
     Walk *free_walks;
     Py_ssize_t n_calls; /* that are under way, in all threads */
     /* Set by Python (`setup`). */
@@ -130,24 +128,20 @@ int copy_numpy(Walk *w);
 Reader reader_called(const char *name);
 
 Type *types_add(State *state, PyObject *x);
-void types_forget(Types *types);
-void types_free(Types *types);
+void types_forget(State *state);
+void types_free(State *state);
 
-static inline size_t type_slot(const Types *types, const PyTypeObject *cls) {
-    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32) & types->mask;
-}
-
-/* What is known of a type, or NULL. */
-static inline Type *types_find(const Types *types, const PyTypeObject *cls) {
-    if (types->slots == NULL) return NULL;
-    for (size_t i = type_slot(types, cls); types->slots[i] != NULL; i = (i + 1) & types->mask)
-        if (types->slots[i]->type == cls) return types->slots[i];
-    return NULL;
+/* Where a type is, or would be. */
+static inline Type **type_slot(State *state, const PyTypeObject *cls) {
+    size_t i = (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
+    for (i %= MAX_TYPES; state->types[i] != NULL && state->types[i]->type != cls;)
+        i = (i + 1) % MAX_TYPES;
+    return &state->types[i];
 }
 
 /* What is known of a value's type; NULL with an error. */
 static inline Type *type_of(State *state, PyObject *x) {
-    Type *known = types_find(&state->types, Py_TYPE(x));
+    Type *known = *type_slot(state, Py_TYPE(x));
     return known != NULL ? known : types_add(state, x);
 }
 
@@ -174,18 +168,11 @@ typedef struct {
     PyObject *weakrefs;
 } Specialization;
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *items;      /* a dict, in which each specialization is its own key */
-    Py_ssize_t capacity;
-    Specialization *last; /* the last that was found, or NULL */
-} Table;
-
-Specialization *table_find(Table *self, Walk *w);
+Specialization *table_find(PyObject *table, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
-PyObject *static_key(PyObject *module, PyObject *x);
 PyObject *start_ticks(PyObject *module, PyObject *args);
 PyObject *stop_ticks(PyObject *module, PyObject *unused);
+PyObject *find_signature(PyObject *module, PyObject *args);
 
 /* --- results -------------------------------------------------------------------------- */
 
@@ -202,7 +189,7 @@ typedef struct {
 PyObject *plan_build(const Plan *self, PyObject *const *arrays);
 
 /* The types' specifications, for `module.c`. */
-extern PyType_Spec callable_spec, table_spec, specialization_spec, plan_spec;
+extern PyType_Spec callable_spec, specialization_spec, plan_spec;
 extern PyMethodDef call_functions[];
 
 /* --- errors --------------------------------------------------------------------------- */

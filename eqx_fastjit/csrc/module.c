@@ -8,7 +8,6 @@ static const struct {
     PyType_Spec *spec;
 } types[] = {
     {offsetof(State, callable_type), &callable_spec},
-    {offsetof(State, table_type), &table_spec},
     {offsetof(State, specialization_type), &specialization_spec},
     {offsetof(State, plan_type), &plan_spec},
 };
@@ -63,7 +62,7 @@ static PyObject *setup(PyObject *module, PyObject *args) {
 
 static PyObject *forget_readers(PyObject *module, PyObject *unused) {
     (void)unused;
-    types_forget(&((State *)PyModule_GetState(module))->types);
+    types_forget(PyModule_GetState(module));
     Py_RETURN_NONE;
 }
 
@@ -74,8 +73,7 @@ static PyObject *is_calling(PyObject *module, PyObject *unused) {
 
 static PyMethodDef module_methods[] = {
     {"read", read_signature, METH_VARARGS, "The signature of a call, and its arrays."},
-    {"static_key", static_key, METH_O,
-     "What is equal of two statics that are the same by the contract, with a hash."},
+    {"find", find_signature, METH_VARARGS, "What a table has for a signature, or `None`."},
     {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
     {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
@@ -101,7 +99,7 @@ static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
     module_clear((PyObject *)module);
     for (size_t i = 0; i < LENGTH(names); i++) Py_CLEAR(*slot(state, names[i].offset));
-    types_free(&state->types);
+    types_free(state);
     walks_free(state);
 }
 

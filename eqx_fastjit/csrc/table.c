@@ -1,20 +1,9 @@
-/* Specializations of one function, by signature. */
+/* Specializations of one function, by signature.
+
+A table is a dict in which each specialization is its own key. Under `None` it has the one
+that was found last. Python puts specializations in and takes them out (`_function.py`). */
 
 #include "fastjit.h"
-
-/* Reads what Python passes: `(values, abstract)`, of which the first are bound values. */
-static Walk *walk_over(PyObject *module, PyObject *args) {
-    PyObject *values;
-    int abstract;
-    if (module == NULL || !PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract))
-        return NULL;
-    Walk *w = walk_take(PyModule_GetState(module));
-    if (w == NULL) return NULL;
-    w->abstract = abstract;
-    if (read_values(w, values) == 0) return w;
-    walk_give_back(w);
-    return NULL;
-}
 
 /* --- a specialization ------------------------------------------------------------------- */
 
@@ -75,23 +64,16 @@ static Specialization *specialization_from(Walk *w) {
 /* `read(values, abstract)`: the signature of such a call, as a specialization for which Python
 sets the rest; and its arrays. */
 PyObject *read_signature(PyObject *module, PyObject *args) {
-    Walk *w = walk_over(module, args);
+    PyObject *values, *out = NULL;
+    int abstract;
+    if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract)) return NULL;
+    Walk *w = walk_take(PyModule_GetState(module));
     if (w == NULL) return NULL;
-    PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *out = NULL;
+    w->abstract = abstract;
+    PyObject *arrays = read_values(w, values) < 0 ? NULL : tuple_of(w->arrays, w->n_arrays);
     if (arrays != NULL) out = Py_BuildValue("(NN)", specialization_from(w), arrays);
     walk_give_back(w);
     return out;
-}
-
-/* What is equal of two statics that are the same by the contract, with a hash. */
-PyObject *static_key(PyObject *module, PyObject *x) {
-    Walk *w = walk_take(PyModule_GetState(module));
-    if (w == NULL) return NULL;
-    PyObject *key = NULL;
-    w->in_mutable = 1; /* nobody asks for its parts again */
-    if (read_value(w, x, 1) == 0) key = (PyObject *)specialization_from(w);
-    walk_give_back(w);
-    return key;
 }
 
 static Py_hash_t specialization_hash(Specialization *self) {
@@ -153,119 +135,40 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-static int table_clear(Table *self) {
-    Py_CLEAR(self->last);
-    if (self->items != NULL) PyDict_Clear(self->items);
-    return 0;
+/* The one for the same calls as another, a new reference; NULL if there is none, or an error.
+One that is stale stays until another takes its place. */
+static Specialization *find_equal(State *state, PyObject *table, const Specialization *wanted) {
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
+    if (found != NULL && (is_stale((Specialization *)found, state, wanted->witnesses,
+                                   wanted->n_witnesses) != 0 ||
+                          PyDict_SetItem(table, Py_None, found) < 0))
+        Py_CLEAR(found);
+    return (Specialization *)found;
 }
 
-/* Drops a specialization, if it is in the table. */
-static int table_remove(Table *self, Specialization *specialization) {
-    if (self->last == specialization) Py_CLEAR(self->last);
-    PyObject *found = PyDict_GetItemWithError(self->items, (PyObject *)specialization);
-    if (found != (PyObject *)specialization) return found == NULL && PyErr_Occurred() ? -1 : 0;
-    return PyDict_DelItem(self->items, found);
-}
-
-/* The specialization for a walk, a new reference; NULL if there is none, or an error. */
-Specialization *table_find(Table *self, Walk *w) {
-    Specialization *found = (Specialization *)Py_XNewRef((PyObject *)self->last);
+/* The one for a walk, in the same way. */
+Specialization *table_find(PyObject *table, Walk *w) {
+    Specialization *last = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, Py_None));
     /* Most calls are like the one before, and need no hash. */
-    if (found != NULL && found->n_trail == w->n_trail &&
-        trail_identical(found->trail, w->trail, w->n_trail) &&
-        is_stale(found, w->state, w->mutables, w->n_mutables) == 0)
-        return found;
-    Py_CLEAR(found);
+    if (last != NULL && last->n_trail == w->n_trail &&
+        trail_identical(last->trail, w->trail, w->n_trail) &&
+        is_stale(last, w->state, w->mutables, w->n_mutables) == 0)
+        return last;
+    Py_XDECREF(last);
     if (PyErr_Occurred()) return NULL;
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
-    found = (Specialization *)Py_XNewRef(
-        PyDict_GetItemWithError(self->items, (PyObject *)wanted));
-    int stale = found == NULL ? 0 : is_stale(found, w->state, wanted->witnesses, wanted->n_witnesses);
-    if (stale == 1) stale = table_remove(self, found) < 0 ? -1 : 1;
+    Specialization *found = find_equal(w->state, table, wanted);
     Py_DECREF(wanted);
-    if (stale != 0)
-        Py_CLEAR(found);
-    else if (found != NULL)
-        Py_XSETREF(self->last, (Specialization *)Py_NewRef((PyObject *)found));
     return found;
 }
 
-static int table_traverse(Table *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->items);
-    Py_VISIT(self->last);
-    return 0;
+/* `find(table, signature)`: the specialization for such calls, or `None`. */
+PyObject *find_signature(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *table, *wanted;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &table, state->specialization_type, &wanted))
+        return NULL;
+    PyObject *found = (PyObject *)find_equal(state, table, (Specialization *)wanted);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
-
-static void table_dealloc(Table *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    table_clear(self);
-    Py_XDECREF(self->items);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
-}
-
-static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"capacity", NULL};
-    Py_ssize_t capacity;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity)) return -1;
-    Py_XSETREF(self->items, PyDict_New());
-    self->capacity = capacity;
-    return self->items == NULL ? -1 : 0;
-}
-
-/* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
-the user's own, of NumPy. */
-static PyObject *table_find_method(Table *self, PyObject *args) {
-    Walk *w = walk_over(PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module), args);
-    if (w == NULL) return NULL;
-    PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
-    if ((found != NULL || !PyErr_Occurred()) && copy_numpy(w) == 0)
-        out = Py_BuildValue("(ONN)", found ? found : Py_None, tuple_of(w->arrays, w->n_arrays),
-                            PyBool_FromLong(w->reads_numpy));
-    Py_XDECREF(found);
-    walk_give_back(w);
-    return out;
-}
-
-/* A table that is full is emptied. Of equal ones, the first stays. */
-static PyObject *table_add_method(Table *self, PyObject *added) {
-    if (PyDict_GET_SIZE(self->items) >= self->capacity) table_clear(self);
-    if (PyDict_SetDefault(self->items, added, added) == NULL) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_clear_method(Table *self, PyObject *unused) {
-    (void)unused;
-    table_clear(self);
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_remove_method(Table *self, PyObject *x) {
-    if (table_remove(self, (Specialization *)x) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef table_methods[] = {
-    {"find", (PyCFunction)table_find_method, METH_VARARGS,
-     "The specialization for bound values, if there is one, and their arrays."},
-    {"add", (PyCFunction)table_add_method, METH_O, "Keep a specialization."},
-    {"clear", (PyCFunction)table_clear_method, METH_NOARGS, "Drop all."},
-    {"remove", (PyCFunction)table_remove_method, METH_O, "Drop one, if it is in the table."},
-    {NULL}};
-
-static PyType_Slot table_slots[] = {
-    {Py_tp_doc, "The specializations of one function, by signature."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, table_init},
-    {Py_tp_dealloc, table_dealloc},
-    {Py_tp_traverse, table_traverse},
-    {Py_tp_clear, table_clear},
-    {Py_tp_methods, table_methods},
-    {0, NULL}};
-
-PyType_Spec table_spec = {
-    "eqx_fastjit._native.Table", sizeof(Table), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, table_slots};

@@ -2,29 +2,6 @@
 
 #include "fastjit.h"
 
-static void types_put(Types *types, Type *type) {
-    size_t i = type_slot(types, type->type);
-    while (types->slots[i] != NULL) i = (i + 1) & types->mask;
-    types->slots[i] = type;
-    types->count++;
-}
-
-/* Makes room for one more, half of the slots at least staying empty. */
-static int types_reserve(Types *types) {
-    if (types->slots != NULL && 2 * (types->count + 1) <= types->mask) return 0;
-    size_t size = types->slots == NULL ? 256 : 2 * (types->mask + 1);
-    Types larger = {PyMem_Calloc(size, sizeof(Type *)), size - 1, 0};
-    if (larger.slots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++)
-        if (types->slots[i] != NULL) types_put(&larger, types->slots[i]);
-    PyMem_Free(types->slots);
-    *types = larger;
-    return 0;
-}
-
 static void type_free(Type *type) {
     Py_XDECREF(type->type);
     Py_XDECREF(type->names);
@@ -61,26 +38,25 @@ Type *types_add(State *state, PyObject *x) {
     Type *type = type_from(cls, reader);
     Py_DECREF(reader);
     if (type == NULL) return NULL;
-    /* Choosing runs Python, which may have registered it meanwhile. */
-    Type *known = types_find(&state->types, cls);
-    if (known != NULL || types_reserve(&state->types) < 0) {
+    /* A program that makes up classes may have any number of them. */
+    if (2 * state->n_types >= MAX_TYPES) types_forget(state);
+    Type **slot = type_slot(state, cls);
+    if (*slot != NULL) { /* choosing runs Python, which has registered it meanwhile */
         type_free(type);
-        return known;
+        return *slot;
     }
-    types_put(&state->types, type);
-    return type;
+    state->n_types++;
+    return *slot = type;
 }
 
 /* Has each type's reader chosen anew. What was known is never freed: walks may be in the
 middle of it, and it is rare that a class is registered late. */
-void types_forget(Types *types) {
-    if (types->slots != NULL) memset(types->slots, 0, (types->mask + 1) * sizeof(Type *));
-    types->count = 0;
+void types_forget(State *state) {
+    memset(state->types, 0, sizeof(state->types));
+    state->n_types = 0;
 }
 
-void types_free(Types *types) {
-    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++)
-        if (types->slots[i] != NULL) type_free(types->slots[i]);
-    PyMem_Free(types->slots);
-    *types = (Types){0};
+void types_free(State *state) {
+    for (size_t i = 0; i < MAX_TYPES; i++)
+        if (state->types[i] != NULL) type_free(state->types[i]);
 }

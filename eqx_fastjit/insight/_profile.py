@@ -128,7 +128,7 @@ def contenders(
     _, first = time_call(ours)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     function = jitted._function
-    specialization, arrays, _ = function.specialization_for(
+    _, specialization, arrays = function.specialization_for(
         jitted._bind(*args, **kwargs)
     )
     # To block on a Module, Python flattens it. So it does after a flat call as well:

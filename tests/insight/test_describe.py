@@ -22,7 +22,7 @@ from eqx_fastjit.insight._describe import Cause, compare, describe, is_below
 from eqx_fastjit.insight._events import Event
 
 
-INFO = FunctionInfo("f", "f", Place("a.py", 1, "f"))
+INFO = FunctionInfo("f", "f", Place("a.py", 1, "f"), 1)
 
 
 def event(arguments, info=INFO, **fields):
@@ -94,7 +94,7 @@ def test_the_nearest_call_is_compared_with():
 
 
 def test_another_function_of_the_line_was_made_anew():
-    other = FunctionInfo("f", "f", Place("a.py", 1, "f"))
+    other = INFO._replace(number=2)
     history = [event({"x": X})]
     cause, found, _ = compare(event({"x": X}, other), history)
     assert cause is Cause.NEW_FUNCTION and found[0].path == "f"

@@ -50,7 +50,6 @@ PUBLIC = [
     "jax.extend:mlir",
     "jax.monitoring:register_event_listener",
     "jax.monitoring:register_scalar_listener",
-    "jax.profiler:TraceAnnotation",
     "jax.stages:Traced",
     "jax.tree_util:all_leaves",
     "jax.tree_util:default_registry",
