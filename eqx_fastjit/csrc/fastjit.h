@@ -101,12 +101,10 @@ typedef struct Walk {
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
-#define MAX_TYPES 8192 /* half of them at most are there */
+#define MAX_TYPES 2048 /* half of them at most are there */
 
 typedef struct State {
     PyTypeObject *callable_type, *specialization_type, *plan_type;
-    Type *types[MAX_TYPES]; /* open addressing by the type's address */
-    size_t n_types;
     Walk *free_walks;
     Py_ssize_t n_calls; /* that are under way, in all threads */
     /* Set by Python (`setup`). */
@@ -114,6 +112,8 @@ typedef struct State {
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
     PyObject *s_error_of_call, *s_complete_call, *s_specialize, *s_nbytes, *s_copy, *s_plan;
+    size_t n_types;
+    Type *types[MAX_TYPES]; /* open addressing by the type's address */
 } State;
 
 extern struct PyModuleDef fastjit_module;
