@@ -342,18 +342,22 @@ def compare(
     return Reason(cause, tuple(found), earlier)
 
 
+def shared(event: Any) -> object:
+    """The same for events of which the first could have spared the others."""
+    # Two lines that jit a class, say, are two functions. JAX shares nothing that is
+    # compiled between stages and calls.
+    line = event.frames[:1] if event.function.place is None else ()
+    return event.function.key(), line, event.ahead
+
+
 def _alike(event: Any, history: Sequence[Any]) -> Iterator[Any]:
     """The earlier events that could have spared this one, the newest first."""
+    key = shared(event)
     for old in reversed(history):
-        if old.failed or old.function.key() != event.function.key():
-            continue
-        if old.ahead != event.ahead:
-            continue  # JAX shares nothing that is compiled between stages and calls
-        if event.compile and not old.compile:
-            continue  # a part of another function, which has spared no compilation
-        if event.function.place is None and old.frames[:1] != event.frames[:1]:
-            continue  # two lines that jit a class, say
-        yield old
+        # A part of another function has spared no compilation.
+        is_less = event.compile and not old.compile
+        if not (old.failed or is_less) and shared(old) == key:
+            yield old
 
 
 def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:

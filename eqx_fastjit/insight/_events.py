@@ -209,7 +209,37 @@ class _Tools:
 
     def outside(self, stage: str, seconds: float, name: str) -> None:
         """Make an event of it when it is compiled."""
-        _outside(stage, seconds, name)
+        if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
+            name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
+        _here.pending[name, stage] += seconds
+        if stage != "compile":
+            return
+        # Other traces are a part of this one, or of one that has not ended.
+        stages = _facts.STAGES.values()
+        took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
+        nested, _here.nested = min(_here.nested, took["trace"]), 0.0
+        _here.pending.clear()
+        fun = function_in_jit()
+        place = place_of(fun)
+        if place is not None and is_users(place.file):
+            # Below zero; 0 is that of all operations. A bound method is made each time.
+            number = -number_of(getattr(fun, "__func__", fun))
+            variant = str(column_of(fun))
+            function = FunctionInfo(name, place.function, place, number, variant)
+        else:  # an operation, or a library's
+            function = FunctionInfo(name, name, None, number=0)
+        event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
+        event.started -= sum(took.values())
+        if function.number:
+            with contextlib.suppress(Exception):  # of a user's class, say
+                event.signature = _signature_in_jit(name, fun)
+            reason = compare(event, tuple(_of_jit))
+            event.reason, event.gone = reason or Reason(), reason is None
+            _of_jit.append(event)
+        if (around := _facts.tracing_now()) is not None:
+            event.inside = around.number
+            around.nested += _spent(event)
+        _tell(event)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
         key = fact.function.key()
@@ -255,41 +285,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-
-
-def _outside(stage: str, seconds: float, name: str) -> None:
-    """Something of `jax.jit` itself took this long."""
-    if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
-        name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
-    _here.pending[name, stage] += seconds
-    if stage != "compile":
-        return
-    # Other traces are a part of this one, or of one that has not ended.
-    stages = _facts.STAGES.values()
-    took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
-    nested, _here.nested = min(_here.nested, took["trace"]), 0.0
-    _here.pending.clear()
-    fun = function_in_jit()
-    place = place_of(fun)
-    if place is not None and is_users(place.file):
-        # Below zero; 0 is that of all operations. A bound method is made each time.
-        number = -number_of(getattr(fun, "__func__", fun))
-        variant = str(column_of(fun))
-        function = FunctionInfo(name, place.function, place, number, variant)
-    else:  # an operation, or a library's
-        function = FunctionInfo(name, name, None, number=0)
-    event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
-    event.started -= sum(took.values())
-    if function.number:
-        with contextlib.suppress(Exception):  # of a user's class, say
-            event.signature = _signature_in_jit(name, fun)
-        reason = compare(event, tuple(_of_jit))
-        event.reason, event.gone = reason or Reason(), reason is None
-        _of_jit.append(event)
-    if (around := _facts.tracing_now()) is not None:
-        event.inside = around.number
-        around.nested += _spent(event)
-    _tell(event)
 
 
 # Those of the user's functions under plain `jax.jit`, the newest last.

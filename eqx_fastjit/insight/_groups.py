@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from eqx_fastjit._facts import Place
 
-from ._describe import Cause, is_below, Leaf
+from ._describe import Cause, is_below, Leaf, shared
 from ._events import Event
 from ._roots import is_weak, Root, roots_of
 from ._savings import Row, Table
@@ -103,7 +103,8 @@ def group(events: Iterable[Event]) -> list[Group]:
             key = outermost.function.key(), line_of(outermost), how
             groups.setdefault(key, Group([])).events.append(event)
         else:
-            own = functions.setdefault(_key(outermost), {})
+            key = shared(outermost), outermost.is_part and not outermost.ahead
+            own = functions.setdefault(key, {})
             own.setdefault(outermost.number, []).append(event)
     found = list(groups.values())
     for compilations in functions.values():
@@ -116,14 +117,6 @@ def _outermost(event: Event, by_number: dict[int, Event]) -> Event:
     while event.is_part and event.inside in by_number:
         event = by_number[event.inside]
     return event
-
-
-def _key(event: Event) -> object:
-    """The same for compilations that one could have spared the others."""
-    function = event.function.key()
-    # Two lines that jit a class, say, are two functions.
-    line = event.frames[:1] if event.function.place is None else ()
-    return function, line, event.ahead, event.is_part and not event.ahead
 
 
 def _with_stages(compilations: Iterable[list[Event]]) -> Iterable[list[Event]]:
