@@ -140,11 +140,7 @@ def _of_structure(root: Root) -> str | None:
         if not root.is_carried:
             return "optional"
         return "initial model" if is_model else "initial value"
-    above = root.leaf
-    while above := parent(above):
-        owner = root.table.leaf(above)
-        is_model = is_model or (owner is not None and owner.is_module)
-    if is_model:
+    if is_model or is_in_module(root.table, root.leaf):
         return "models"
     return "grows" if types in ({"list"}, {"tuple"}) else None
 

@@ -99,15 +99,13 @@ class Table:
     @functools.cached_property
     def varying(self) -> dict[str, None]:
         """The paths of leaves that are not the same in all rows, in order."""
-        first, *others = [row.leaves for row in self.rows]
-        found = dict.fromkeys(
-            path
-            for leaves in others
-            for path in [*leaves, *first]
-            if leaves.get(path) != first.get(path)
-        )
-        order = dict.fromkeys(itertools.chain(*(row.leaves for row in self.rows)))
-        return {path: None for path in order if path in found}
+        leaves = [row.leaves for row in self.rows]
+        first = leaves[0]
+        return {
+            path: None
+            for path in dict.fromkeys(itertools.chain(*leaves))
+            if any(x.get(path) != first.get(path) for x in leaves)
+        }
 
     @functools.cached_property
     def _told(self) -> set[str]:

@@ -5,7 +5,6 @@ known of each comes below, as far as there is room, and each general text once.
 """
 
 import io
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
@@ -40,29 +39,26 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     console = Console(
         file=stream, highlight=False, force_jupyter=False, force_terminal=plain
     )
-    blocks = [list(x) for x in _top(report, verbose, console.width)]
+    shown = list(_top(report, verbose, console.width))
     end = [Text(note, "dim") for note in (*report.run.notes, footer(report))]
-    room = _LINES - sum(_height(console, x) for x in (*blocks, end))
+    room = _LINES - _height(console, [*shown, *end])
     said: dict[str, int] = {}
     details = [
         list(_details(i, finding, said, verbose))
         for i, finding in enumerate(report.rows, 1)
     ]
-    shown = 0
-    for block in details:
+    for n, block in enumerate(details):
         room -= _height(console, block)
         # Some are always there, whatever their length.
-        is_optional = shown >= min(max(len(report.findings), 1), _EXPLAINED)
-        if not verbose and is_optional and room < 2 * (shown + 1 < len(details)):
+        is_optional = n >= min(max(len(report.findings), 1), _EXPLAINED)
+        if not verbose and is_optional and room < 2 * (n + 1 < len(details)):
+            rest = f"{plural(len(details) - n, 'more explanation')}: --verbose"
+            shown += ["", Text(rest, "dim")]
             break
-        blocks.append(block)
-        shown += 1
-    if shown < len(details):
-        rest = f"{plural(len(details) - shown, 'more explanation')}: --verbose"
-        blocks.append(["", Text(rest, "dim")])
+        shown += block
     if verbose and report.functions:
-        blocks.append([_functions(report)])
-    for part in itertools.chain(*blocks, [""], end):
+        shown.append(_functions(report))
+    for part in (*shown, "", *end):
         console.print(part)
 
 
@@ -76,16 +72,17 @@ def _height(console: Console, parts: Sequence[Any]) -> int:
     return captured.get().count("\n")
 
 
-def _top(report: Report, verbose: bool, columns: int) -> Iterator[Iterator[Any]]:
+def _top(report: Report, verbose: bool, columns: int) -> Iterator[Any]:
     style = "bold" if report.findings else "bold green"
-    yield iter(("", Text(f"eqx-fastjit doctor: {report.run.program}", style)))
-    yield iter(
-        (Text(headline(report), style), _indented(_time(report, verbose, columns)))
-    )
+    yield ""
+    yield Text(f"eqx-fastjit doctor: {report.run.program}", style)
+    yield Text(headline(report), style)
+    yield _indented(_time(report, verbose, columns))
     if report.run.device is not None:
-        yield iter([_indented(Text(str(report.run.device)))])
+        yield _indented(Text(str(report.run.device)))
     if report.rows:
-        yield iter(("", _rows(report, verbose, columns)))
+        yield ""
+        yield _rows(report, verbose, columns)
 
 
 def _time(report: Report, verbose: bool, columns: int) -> Table:
