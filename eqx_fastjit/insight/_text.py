@@ -19,7 +19,7 @@ from ._causes import Finding
 from ._explain import show_calls
 from ._report import footer, headline, Report
 from ._source import source_line
-from ._words import plural, show_place, show_seconds
+from ._words import plural, shortened, show_place, show_seconds
 
 
 # Lines of a report, unless it is `verbose`.
@@ -86,18 +86,23 @@ def _top(report: Report, verbose: bool, columns: int) -> Iterator[Any]:
 
 
 def _time(report: Report, verbose: bool, columns: int) -> Table:
+    seconds = [show_seconds(part.seconds) for part in report.time]
+    width = max(8, *map(len, seconds))
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", min_width=8, no_wrap=True)
-    grid.add_column(justify="right", min_width=4, no_wrap=True)
+    grid.add_column(justify="right", min_width=width)
+    grid.add_column(justify="right", min_width=4)
     # What is left of a line, so that no figure is cut.
-    room = max(columns - 18, 20)
-    grid.add_column(no_wrap=not verbose, overflow="ellipsis", max_width=room)
-    for part in report.time:
+    room = max(columns - width - 10, 20)
+    grid.add_column(no_wrap=not verbose, max_width=room)
+    for part, cost in zip(report.time, seconds, strict=True):
         share = f"{part.seconds / report.run.seconds:.0%}" if report.run.seconds else ""
-        shown = part.lines if verbose else part.lines[:1]
-        lines = [f"{text} {show_seconds(x)}" for text, x in shown]
+        lines: list[str] = []
+        for text, x in part.lines if verbose else part.lines[:1]:
+            end = f" {show_seconds(x)}"
+            fits = max(room - len(part.label) - 2 - len(end), 10)
+            lines.append((text if verbose else shortened(text, fits)) + end)
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
-        grid.add_row(show_seconds(part.seconds), share, label)
+        grid.add_row(cost, share, label)
     return grid
 
 
