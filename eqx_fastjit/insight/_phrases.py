@@ -212,6 +212,18 @@ def _placement(root: Root) -> dict[str, str]:
     }
 
 
+# In the path of what a function refers to, or a partial binds.
+_CELL = re.compile(r"<\w+>|\.args\[\d+\]|\.keywords\['\w+'\]")
+
+
+def _variable(root: Root, path: str) -> str:
+    """The variable that a part of a closure is in; of a number, the part itself."""
+    found = _CELL.search(path, len(root.leaf))
+    if found is None or all(map(is_number, filter(None, root.table.leaves(path)))):
+        return path
+    return path[: found.end()]
+
+
 def _closure(root: Root) -> dict[str, str]:
     """What differs in a function that is made again, or what does not."""
     inner = inner_of(root)
@@ -223,8 +235,7 @@ def _closure(root: Root) -> dict[str, str]:
     }
     shown: list[str] = []
     names: list[str] = []
-    for path in cells_of(root)[:3]:
-        # `<name>`, `.args[0]` or `.keywords['name']`
+    for path in dict.fromkeys(_variable(root, x) for x in cells_of(root)[:9]):
         name = re.sub(r"^\.keywords\['(\w+)'\]", r"\1", path.removeprefix(root.leaf))
         name = re.sub("[<>]", "", name.removeprefix(WRAPPED)).lstrip(".")
         names.append(name)
