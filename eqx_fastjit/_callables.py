@@ -128,40 +128,33 @@ class _Omitted:
 OMITTED = _Omitted()
 
 
-class Binder(NamedTuple):
-    """Makes the functions that bind the calls of a function."""
-
-    code: types.CodeType
-    # For errors, which are Python's own.
-    qualname: str
-    defaults: tuple[Any, ...]
-    kwdefaults: dict[str, Any]
-
-    def bound_to(self, fun: Any) -> Callable[..., tuple[Any, ...]]:
-        """A function of the arguments of a call of `fun`, that returns its values."""
-        cells = tuple([types.CellType(fun) for _ in self.code.co_freevars])
-        bind = types.FunctionType(self.code, {}, "bind", self.defaults, cells)
-        bind.__qualname__ = self.qualname
-        bind.__kwdefaults__ = self.kwdefaults
-        return bind
-
-
-def binder_of(signature: Signature, qualname: str, fun_index: int) -> Binder:
+def binder_of(
+    signature: Signature, qualname: str, fun_index: int
+) -> Callable[[Any], Callable[..., tuple[Any, ...]]]:
     """How to bind calls of this signature: one value per parameter.
 
-    And the callable itself among them, at `fun_index`, unless that is -1.
+    And the callable itself among them, at `fun_index`, unless that is -1. What it
+    returns makes of a callable a function of the arguments of a call, that returns its
+    values, and whose errors are Python's own.
     """
     parameters = list(signature.parameters.values())
     code = _binding_code(tuple([p.kind for p in parameters]), fun_index)
     # Any name will do, as only Python's binding looks at them.
     names = [parameters[int(name[1:])].name for name in code.co_varnames]
-    with_default = [p for p in parameters if p.default is not p.empty]
-    return Binder(
-        code.replace(co_varnames=tuple(names)),
-        qualname,
-        tuple([p.default for p in with_default if p.kind is not p.KEYWORD_ONLY]),
-        {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY},
-    )
+    code = code.replace(co_varnames=tuple(names))
+    found = [p for p in parameters if p.default is not p.empty]
+    defaults = tuple([p.default for p in found if p.kind is not p.KEYWORD_ONLY])
+
+    def bound_to(fun: Any) -> Callable[..., tuple[Any, ...]]:
+        cells = tuple([types.CellType(fun) for _ in code.co_freevars])
+        bind = types.FunctionType(code, {}, "bind", defaults, cells)
+        bind.__qualname__ = qualname
+        bind.__kwdefaults__ = {
+            p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY
+        }
+        return bind
+
+    return bound_to
 
 
 @functools.lru_cache(maxsize=1024)

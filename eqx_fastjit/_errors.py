@@ -1,36 +1,54 @@
-"""Equinox's runtime errors made readable, and error texts of our own."""
+"""Errors of JAX and XLA made readable: of runtime checks, and of donated arrays."""
 
+import collections
+import contextlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.tree_util as jtu
 from equinox import EquinoxRuntimeError
 from jax.errors import JaxRuntimeError
 
+from . import _facts
 from ._private import last_error_info, runtime_error_text
+from ._statics import is_array
 
 
-# As which XLA raises it if a host callback did. (No classes of the user's.)
-_XLA_ERRORS = (JaxRuntimeError, ValueError)
+# As which JAX and XLA raise them. (No classes of the user's, whose text may raise.)
+_XLA_ERRORS = (JaxRuntimeError, RuntimeError, ValueError)
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
 _MARK = "_EquinoxRuntimeError: "
 # Begins the advice that Equinox appends for users of `jax.jit`.
 _ADVICE = "\n\n\n--------------------\n"
 
 
-def clearer(error: BaseException) -> BaseException:
+def clearer(
+    error: BaseException, arguments: Callable[[], list[tuple[str, Any]]]
+) -> BaseException:
     """What a jitted function raises in place of an error of XLA or jaxlib.
 
     An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
-    inside JIT; a `RecursionError` that jaxlib hid; or the same error.
+    inside JIT; an error about donated arrays that names leaves and calls; a
+    `RecursionError` that jaxlib hid; or the same error.
+
+    `arguments` gives name and value of each argument of the call.
     """
+    better = None
     if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
         better = RecursionError(
             "The arguments or the result of a jitted function are nested too deeply, "
             "or contain themselves."
         )
-    elif type(error) in _XLA_ERRORS and _MARK in str(error):
-        better = _equinox_error(str(error).partition(_MARK)[2].partition(_ADVICE)[0])
-    else:
+    elif type(error) in _XLA_ERRORS:
+        text = str(error)
+        if _MARK in text:
+            better = _equinox_error(text.partition(_MARK)[2].partition(_ADVICE)[0])
+        elif "deleted" in text or "donate" in text:
+            with contextlib.suppress(Exception):  # of a user's flatten function
+                better = type(error)(f"{text}\n{_about_donated(arguments())}")
+    if better is None:
         return error
     better.__suppress_context__ = True  # as `raise better from None`
     return better
@@ -68,3 +86,51 @@ def hide_callback_log(is_calling: Callable[[], bool]) -> None:
         return record.getMessage() != "jax.pure_callback failed" or not is_calling()
 
     logging.getLogger("jax._src.callback").addFilter(is_shown)
+
+
+# --- donated arrays -------------------------------------------------------------------
+
+
+def _about_donated(arguments: list[tuple[str, Any]]) -> str:
+    """Which arrays were deleted, or are donated twice. Raises `ValueError` if none."""
+    arrays = {
+        f"{name}{jtu.keystr(path)}": x
+        for name, value in arguments
+        for path, x in jtu.tree_leaves_with_path(value)
+        if is_array(x) and isinstance(x, jax.Array)
+    }
+    if gone := {path: x for path, x in arrays.items() if x.is_deleted()}:
+        (path, first), *more = gone.items()
+        others = f" (and {len(more)} more)" if more else ""
+        by = _donors(first)
+        donated = f": it was donated, in an earlier call of {by}" if by else ""
+        return (
+            f"`{path}`{others} was deleted{donated}. Use what that call has returned, "
+            "or do not donate it."
+        )
+    paths: dict[Any, list[str]] = collections.defaultdict(list)
+    for path, x in arrays.items():
+        paths[_buffer(x)].append(path)
+    (same, *_) = [found for found in paths.values() if len(found) > 1]
+    names = " and ".join(f"`{path}`" for path in same)
+    return f"{names} are one array, which is donated. Pass a copy of it."
+
+
+def _donors(x: Any) -> str:
+    """The functions that donate arrays like this one, with the lines that call them."""
+    calls: dict[str, str] = {}
+    for fact in reversed(tuple(_facts.history)):
+        specialization = fact.specialization()
+        if specialization is None or specialization.flat.options.donate == "none":
+            continue
+        if any((a.shape, a.dtype) == (x.shape, x.dtype) for a, _ in fact.kinds):
+            line = f" ({fact.frames[0].file}:{fact.frames[0].line})" * bool(fact.frames)
+            calls.setdefault(fact.function.name, f"`{fact.function.name}`{line}")
+    return " or ".join(calls.values())
+
+
+def _buffer(x: Any) -> Any:
+    try:
+        return x.unsafe_buffer_pointer()
+    except Exception:  # on several devices, or taken by the call that has failed
+        return f"id {id(x)}"

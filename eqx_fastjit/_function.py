@@ -27,7 +27,6 @@ from ._callables import (
     source_of,
     to_call,
 )
-from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
@@ -60,7 +59,8 @@ class Function:
         variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
         number = next(_facts.function_numbers)
         self.info = _facts.FunctionInfo(*names, place, number, variant)
-        self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
+        # From the callable to a function that binds a call.
+        self.bound_to = binder_of(self.signature, self.info.qualname, self.fun_index)
         # Each specialization is its own key; the last that was found is under `None`.
         self.table: dict[Any, Any] = {}
         _functions.add(self)
@@ -208,7 +208,7 @@ class Function:
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.forget(specialization)
-        return clearer(name_donated(error, lambda: self.arguments_of(values)))
+        return clearer(error, lambda: self.arguments_of(values))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""

@@ -129,7 +129,7 @@ class JitWrapped(_Jitted[_P, _T], Base):
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
-        _set(self, "_bind", function.binder.bound_to(fun))
+        _set(self, "_bind", function.bound_to(fun))
         prepare(self, function, function.table, self._bind)
         self.__dict__.update(function.shown)
 

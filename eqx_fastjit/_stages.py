@@ -5,6 +5,7 @@ calling convention, and checks that calls match the one that was lowered.
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, ParamSpec, TYPE_CHECKING, TypeVar
 
@@ -16,7 +17,6 @@ from ._blocking import has_host_callbacks, what_to_wait_for
 from ._engine import Base, engine_module, prepare
 from ._function import Function
 from ._reference import split_output
-from ._texts import difference
 
 
 # Those of the function, so that a compiled call is checked as a call of it is.
@@ -64,6 +64,8 @@ class StagedCall:
 
     def specialize(self, values: tuple[Any, ...]) -> Any:
         """Raise the error of a call that is another than the one that was lowered."""
+        from ._texts import difference  # for errors alone
+
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
         with contextlib.suppress(Exception):  # of the user's `__eq__`, say
             then = self.specialization.flat.structure.rebuild(self._structs)
@@ -107,6 +109,10 @@ class Compiled(_Stage, Generic[_P, _T], Base):
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
         prepare(self, call, call.table, call.bind, stage)
+        self.__signature__ = inspect.signature(call.bind)
+
+    def __copy__(self) -> Any:
+        return self  # it is never changed
 
     @property
     def compiled(self) -> jax.stages.Compiled:

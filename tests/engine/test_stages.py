@@ -3,6 +3,8 @@
 Promises 22, 23 of docs/reliability.md.
 """
 
+import copy
+import inspect
 import pickle
 
 import equinox as eqx
@@ -39,7 +41,8 @@ def test_stages_agree_with_a_call():
     assert "dot_general" in str(traced.jaxpr)
     assert compiled.cost_analysis() is not None
     assert compiled.memory_analysis() is not None
-    assert "forward" in repr(compiled)
+    assert "forward" in repr(copy.copy(compiled))
+    assert [*inspect.signature(compiled).parameters] == ["model", "x", "scale"]
     assert eqx.tree_equal(compiled(_model(), X), forward(_model(), X))
     assert eqx.tree_equal(compiled(x=X, model=_model(1)), forward(_model(1), X))
     assert eqx.tree_equal(compiled(_model(), np.ones(3)), forward(_model(), X))

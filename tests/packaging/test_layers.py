@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # From the bottom up. A file may import those of lower layers, and those before it in
 # its own. A folder is one name here.
 LAYERS = [
-    ["_fallback", "_private", "_facts", "_errors"],
-    ["_statics", "_blocking", "_donation", "_reference", "_texts"],
+    ["_fallback", "_private", "_facts"],
+    ["_statics", "_errors", "_blocking", "_reference", "_texts"],
     ["_structure", "_result", "_engine"],
     ["_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
