@@ -123,7 +123,7 @@ class Function:
         )
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
-            if len(self.table) > _MAX_SPECIALIZATIONS:  # and the last that was found
+            if len(self.table) - (None in self.table) >= _MAX_SPECIALIZATIONS:
                 self.table.clear()
             self.table.pop(made, None)  # of which a static was changed since
             self.table[made] = made
