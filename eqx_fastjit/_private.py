@@ -56,12 +56,11 @@ def jax_primitives() -> frozenset[Any]:
 # --- JAX ------------------------------------------------------------------------------
 
 
-def hide_from_tracebacks(path: str) -> None:
-    """Hide the frames of a file or folder in JAX's filtered tracebacks."""
-    try_resolve("jax._src.traceback_util:register_exclusion", lambda _: None)(path)
-
-
-hide_from_tracebacks(os.path.dirname(__file__))
+# JAX's filtered tracebacks leave out the frames of this library.
+_exclude: Any = try_resolve(
+    "jax._src.traceback_util:register_exclusion", lambda _: None
+)
+_exclude(os.path.dirname(__file__))
 
 
 @functools.cache

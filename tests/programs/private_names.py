@@ -106,9 +106,8 @@ jtu.register_pytree_node(
 
 def use():
     """Calls, statics, nodes, errors, stages, transforms and caches."""
-    from eqx_fastjit import _private, filter_jit, installed
+    from eqx_fastjit import filter_jit, installed
 
-    _private.hide_from_tracebacks(__file__)  # as when this is imported
     x = jnp.ones(2)
     model = eqx.nn.LayerNorm(2)
     f = filter_jit(lambda m, x, n: (m(x) * n, n))
