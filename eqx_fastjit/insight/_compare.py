@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,7 +43,8 @@ class Change:
 def compare_runs(old: Run, new: Run) -> tuple[Change, ...]:
     """What two runs compile, by the rows of their reports: what became worse first.
 
-    Lines and directories may be others: a function is the same if its name is.
+    Lines and directories may be others: a function is the same if its name is, and that
+    of the file which calls it.
     """
     before, after = _rows(old), _rows(new)
     changes: list[Change] = []
@@ -69,7 +71,8 @@ def _rows(run: Run) -> dict[Any, list[Finding]]:
     found: dict[Any, list[Finding]] = collections.defaultdict(list)
     for f in (*report.findings, *report.prices, *report.others):
         function = next(iter(f.functions), "")
-        key = (OUTSIDE,) if f.cause == OUTSIDE else (function, f.cause, f.leaf)
+        file = f.line and os.path.basename(f.line.file)
+        key = (OUTSIDE,) if f.cause == OUTSIDE else (function, file, f.cause, f.leaf)
         if f.count:  # not of what failed
             found[key].append(f)
     return found
