@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from beartype import beartype
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Float, jaxtyped
 
 import eqx_fastjit
 from eqx_fastjit import _facts
@@ -45,6 +47,8 @@ class Frozen:
 
 
 CASES = {}
+# So that what they were given can be described.
+KEPT = []
 
 
 def case(*name):
@@ -122,6 +126,48 @@ def initial_value(jit):
     for _ in range(3):
         total, mended = f(total, X), g(mended, X)
     return [total], [mended], (f, g)
+
+
+@case("structure", "initial model")
+def target_network(jit):
+    f = jit(lambda net, target: net if target is None else mixed(net, target))
+    g = jit(lambda net, target: mixed(net, target))
+    net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    target, mended = None, jax.tree.map(jnp.copy, net)
+    for _ in range(3):
+        target, mended = f(net, target), g(net, mended)
+    return jax.tree.leaves(target), jax.tree.leaves(mended), (f, g)
+
+
+def mixed(net, target):
+    return jax.tree.map(lambda x, y: 0.1 * x + 0.9 * y, net, target)
+
+
+@case("static", "number", "typed")
+def typed_parameter(jit):
+    @jit
+    @jaxtyped(typechecker=beartype)
+    def f(x, rate: float):
+        return x * rate
+
+    @jit
+    @jaxtyped(typechecker=beartype)
+    def g(x, rate: Float[jax.Array, ""]):
+        return x * rate
+
+    rates = (0.1, 0.2, 0.3)
+    return [f(X, r) for r in rates], [g(X, jnp.asarray(r)) for r in rates], (f, g)
+
+
+@case("new function", "wrapper", "vmap")
+def vmap_made_again(jit):
+    def row(x):
+        return x * 2
+
+    g = jit(jax.vmap(lambda x: x * 2))
+    made = [jit(jax.vmap(row)) for _ in range(3)]
+    KEPT.extend(made)
+    return [f(X) for f in made], [g(X) for _ in range(3)], (made[0], g)
 
 
 @case("shape", "buffer")
