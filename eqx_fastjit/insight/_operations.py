@@ -6,6 +6,7 @@ is given is made anew.
 """
 
 import collections
+import itertools
 import re
 import sys
 import traceback
@@ -23,7 +24,14 @@ from ._events import Event
 from ._file import Run
 from ._private import jaxpr_in_jit
 from ._why import line_of, OUTSIDE
-from ._words import listed, plural, show_chain, show_place, show_seconds
+from ._words import (
+    listed,
+    plural,
+    shortened,
+    show_chain,
+    show_place,
+    show_seconds,
+)
 
 
 # How often an operation is compiled at a line that is no accident: models may have
@@ -92,7 +100,12 @@ def _show_avals(variables: Iterable[Any]) -> str:
     for aval in (v.aval for v in variables):
         weak = "weak " * getattr(aval, "weak_type", False)
         shown.append(weak + show_array(aval.shape, str(aval.dtype)))
-    return ", ".join(shown)
+    out: list[str] = []
+    for text, same in itertools.groupby(shown):
+        n = len([*same])
+        # Of a list that is stacked, there are hundreds.
+        out += [text] * n if n < 3 else [f"{n} x {text}"]
+    return ", ".join(out)
 
 
 def _users_function(jaxpr: Any) -> str:
@@ -157,7 +170,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "times": plural(len(main), "time"),
         "others": f" (So are {listed(others, 4)}.)" if others else "",
         "kind": "results" if kind == "results" else "several options",
-        "values": listed((f"({x})" for x in values), 4),
+        "values": listed((f"({shortened(x)})" for x in values), 4),
         "body": f"`{body}`" if body else "a function that it is given",
         "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
     }

@@ -283,6 +283,11 @@ def grow(x):
         buffer = jnp.concatenate([buffer, x[None]])
 
 
+def stacks(x):
+    for n in range(10, 16):
+        jnp.concatenate([x] * n)
+
+
 def slices(x):
     for i in range(1, 7):
         x[:i].block_until_ready()
@@ -292,6 +297,7 @@ def slices(x):
     ("program", "attribute", "operation", "says"),
     [
         (grow, "shapes", "concatenate", "(float32[2,7], float32[1,7])"),
+        (stacks, "shapes", "concatenate", "(10 x float32[7]), (11 x float32[7])"),
         (slices, "options", "dynamic_slice", "results: (float32[1]), (float32[2])"),
         (scale_again, "created again", "scan", "`<lambda>` is created again"),
     ],
