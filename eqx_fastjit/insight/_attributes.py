@@ -5,6 +5,8 @@ By it the table of causes has a sentence and a fix.
 
 import itertools
 
+from eqx_fastjit._facts import is_users
+
 from ._describe import Cause, is_below, Leaf, WRAPPED
 from ._roots import is_in_module, is_number, NUMBER, parent, Root
 from ._savings import FUNCTIONS
@@ -84,12 +86,15 @@ def _of_static(root: Root) -> str | None:
     if again:
         return "created again"
     found = _of_numbers(statics)
-    if found == "number" and is_in_module(root.table, root.leaf):
-        return "number of a model"
     event = root.table.rows[-1].event
-    if found == "number" and event is not None and event.is_outside and owner is None:
-        return "number under jax.jit"
-    return found
+    if found != "number" or event is None:
+        return found
+    place = event.function.place
+    if is_in_module(root.table, root.leaf):
+        # A library's function takes what it takes, such as a solver with its tolerance.
+        is_users_own = place is None or is_users(place.file)
+        return "number of a model" if is_users_own else found
+    return "number under jax.jit" if event.is_outside and owner is None else found
 
 
 def _of_numbers(leaves: list[Leaf]) -> str | None:
