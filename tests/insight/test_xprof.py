@@ -16,7 +16,7 @@ from eqx_fastjit.insight import _events
 
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_compilations_are_named_by_function_and_cause(tmp_path, is_watched):
-    """The cause is only known to tools, such as the doctor."""
+    """While a tool watches, such as the doctor."""
     events = []
     if is_watched:
         _events.watch(events.append)
@@ -33,5 +33,4 @@ def test_compilations_are_named_by_function_and_cause(tmp_path, is_watched):
     trace = json.loads(gzip.decompress(path.read_bytes()))
     names = {event.get("name") for event in trace["traceEvents"]}
     causes = {"compile scale: new function", "compile scale: static"}
-    assert "compile scale" in names
     assert causes & names == (causes if is_watched else set())
