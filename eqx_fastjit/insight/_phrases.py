@@ -94,8 +94,9 @@ _DOUBT = (
     "and each value has to be compiled."
 )
 _OWN_CLASS = (
-    " If it is of a class of your own, you can also give the class `__eq__` and "
-    "`__hash__`, as a frozen dataclass has them, or make it an `eqx.Module`."
+    " If it is of a class of your own, and all that it holds is equal each time, you "
+    "can also give the class `__eq__` and `__hash__`, as a frozen dataclass has them, "
+    "or make it an `eqx.Module`."
 )
 
 
