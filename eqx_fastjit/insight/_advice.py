@@ -65,6 +65,13 @@ class Diagnosis:
         found = [own, *(Diagnosis(g).total for g in self.group.others)]
         return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
 
+    @functools.cached_property
+    def same(self) -> Saved:
+        """What of that is saved though the program computes with the same data."""
+        own = self.saved([x for x in self.mended if not _is_other_data(x)])
+        found = [own, *(Diagnosis(g).same for g in self.group.others)]
+        return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
+
     @property
     def left(self) -> list[Event]:
         """What is compiled again even if all is mended that can be."""
@@ -76,9 +83,9 @@ class Diagnosis:
         return [*(e for e in own if not is_first(e)), *others]
 
     def kept(self, root: Root) -> str:
-        """What it costs to mend all but a root, in words."""
-        without = self.saved([x for x in self.mended if x is not root])
-        more = self.saved([*self.mended, root])
+        """What it costs to mend all but a root, and others of its kind, in words."""
+        kept = [x for x in self.mended if x is not root and not _is_other_data(x)]
+        without, more = self.saved(kept), self.saved([*kept, root])
         n = more.compilations - without.compilations
         seconds = show_seconds(more.seconds - without.seconds)
         return f"{plural(n, 'more compilation')} ({seconds})"
@@ -87,7 +94,7 @@ class Diagnosis:
         """What it saves to mend a root alone, and more in words."""
         alone = self.saved([root])
         if alone.compilations:
-            return alone, ""
+            return alone, f"{show_seconds(alone.seconds)} by itself"
         others = [x for x in self.mended if x is not root]
         for n in range(1, _MAX_TOGETHER):
             for partners in itertools.combinations(others, n):
@@ -122,6 +129,7 @@ def finding_of(group: Group) -> Finding:
     parts += [_part(found, x, False) for x in found.price]
     fields |= {
         "saves": found.total.seconds,
+        "otherwise": found.total.seconds - found.same.seconds,
         "spares": found.total.compilations,
         "changes": _changes(group),
     }
@@ -162,7 +170,7 @@ def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
 
 
 def _headline(group: Group, parts: Sequence[Finding]) -> str:
-    causes = ", ".join(f"{x.what} {times(x.count)}" for x in parts)
+    causes = "; ".join(f"{x.what} ({times(x.count)})" for x in parts)
     function = name_of(group.first.function)
     n = times(len(group.whole))
     text = f"`{function}` recompiled {n} at {show_place(group.line)}: {causes}."
@@ -175,14 +183,18 @@ def _headline(group: Group, parts: Sequence[Finding]) -> str:
 _OTHER_DATA = {"ragged batch", "lengths", "dtype"}
 
 
+def _is_other_data(root: Root) -> bool:
+    return attribute_of(root) in _OTHER_DATA
+
+
 def _with_same_results(found: Diagnosis) -> str:
     """What is saved without the edits that change what is computed, in words."""
-    others = [x for x in found.mended if attribute_of(x) in _OTHER_DATA]
+    others = [x for x in found.mended if _is_other_data(x)]
     if not 0 < len(others) < len(found.mended):
         return ""
-    saved = found.saved([x for x in found.mended if x not in others])
     names = listed(f"`{x.path}`" for x in others)
-    return f" If {names} stays as it is, the rest saves {show_seconds(saved.seconds)}."
+    stay = "stays as it is" if len(others) == 1 else "stay as they are"
+    return f" If {names} {stay}, the rest saves {show_seconds(found.same.seconds)}."
 
 
 def _changes(group: Group) -> tuple[str, ...]:

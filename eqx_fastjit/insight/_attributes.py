@@ -7,8 +7,8 @@ import itertools
 
 from eqx_fastjit._facts import is_users
 
-from ._describe import Cause, is_below, Leaf, WRAPPED
-from ._roots import is_in_module, is_number, NUMBER, parent, Root
+from ._describe import Cause, is_below, Leaf, parent, WRAPPED
+from ._roots import is_in_module, is_number, NUMBER, Root
 from ._savings import FUNCTIONS
 
 

@@ -16,6 +16,10 @@ from eqx_fastjit._facts import Place
 from ._words import plural, show_seconds
 
 
+# The share of what something costs from which it is not told what can be saved.
+_NEARLY_ALL = 0.95
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """Something that costs, in words: how much, why, what to do, and what that saves.
@@ -32,6 +36,8 @@ class Finding:
     - `what`, `edit`: the same in a few words, for the row.
     - `note`: what is true of every fix of this kind. A report has it once.
     - `seconds`, `saves`: what it cost, and what the edit saves of that.
+    - `otherwise`: the part of `saves` that is saved only if the program computes with
+        other data: a batch left out, lengths cut or padded, one dtype.
     - `spares`: the compilations that are not needed then.
     - `gain`: what it saves, in words, where seconds do not say it.
     - `line`: file, line and function of the user's call.
@@ -52,6 +58,7 @@ class Finding:
     note: str = ""
     seconds: float = 0.0
     saves: float = 0.0
+    otherwise: float = 0.0
     spares: int = 0
     gain: str = ""
     line: Place | None = None
@@ -62,15 +69,22 @@ class Finding:
     changes: tuple[str, ...] = ()
     parts: tuple["Finding", ...] = ()
 
+    @property
+    def is_later(self) -> bool:
+        """Whether it saves nothing in this run, but in later ones."""
+        return self.cause in ("persistent cache", "host callbacks")
+
     def kind(self) -> str:
         """Cause and attribute."""
         is_plain = self.attribute == self.cause
         return self.cause if is_plain else f"{self.cause} ({self.attribute})"
 
     def title(self) -> str:
-        """Cause, attribute, count and seconds."""
+        """Cause, attribute, count and seconds, and what of these can be saved."""
         count = [plural(self.count, "compilation")] * (self.count > 0)
         cost = ", ".join([*count, show_seconds(self.seconds)])
+        if 0 < self.saves < _NEARLY_ALL * self.seconds and self.count:
+            cost += f", of which {show_seconds(self.saves)} can be saved"
         return f"{self.kind()}: {cost}" if self.seconds else self.kind()
 
 

@@ -10,6 +10,7 @@ import contextlib
 import enum
 import functools
 import itertools
+import re
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from eqx_fastjit._facts import (
     SETTINGS,
 )
 from eqx_fastjit._reference import static_key
-from eqx_fastjit._statics import is_array, reader_of
+from eqx_fastjit._statics import has_only_identity, is_array, reader_of
 from eqx_fastjit._texts import describe_static, show_array
 
 
@@ -117,6 +118,16 @@ def is_below(path: str, node: str) -> bool:
     return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
 
 
+# What a path ends with: a field, an entry, or what has no name.
+_LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
+
+
+def parent(path: str) -> str:
+    """The path of what something is in; empty for an argument."""
+    found = _LAST.search(path)
+    return path[: found.start()] if found else ""
+
+
 # --- leaves ---------------------------------------------------------------------------
 
 
@@ -201,7 +212,8 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         reader = reader_of(x)
         is_node = reader.is_node and not part.is_static
         n_dynamic = reader.n_dynamic if is_node else 0
-        names = vars(x) if reader.name in ("hashed", "state") else reader.names
+        is_whole = reader.name in ("hashed", "state") or _is_plain(part)
+        names = vars(x) if is_whole else reader.names
         values = {f".{name}": getattr(x, name, None) for name in names}
         if type(x) is dict and not is_node:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
@@ -223,8 +235,23 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
     ]
 
 
+def _is_plain(part: _Part) -> bool:
+    """Whether it is an object that only equals itself, in no other static."""
+    x = part.value
+    library = type(x).__module__.partition(".")[0]
+    if part.of or isinstance(x, _OTHERS) or library in _LIBRARIES:
+        return False
+    return has_only_identity(x) and hasattr(x, "__dict__")
+
+
 # Of `jax.jit`.
 _JITTED: Any = type(jax.jit(lambda: None))
+# What is no plain object of a program's.
+_OTHERS = (
+    *(type, enum.Enum, types.ModuleType),
+    *(types.FunctionType, types.MethodType, functools.partial, _JITTED),
+)
+_LIBRARIES = {"jax", "jaxlib", "equinox"}
 # Of what wraps a function, as `functools.wraps` has it.
 WRAPPED = ".__wrapped__"
 # Their closures are those of what they wrap.
@@ -371,6 +398,8 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
         a, b = before.get(path), after.get(path)
         if a == b or any(is_below(path, node) for node in told):
             continue
+        if any(x is not None and x.of and _is_same(x, before, after) for x in (a, b)):
+            continue  # it was changed in place, and nobody looks at it
         if (cause := _cause(a, b)) is not None:
             out.append(Difference(path, cause, a, b))
         if a is None or b is None or a.kind == "structure" or a.type != b.type:
@@ -379,6 +408,18 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
     return sorted(out, key=lambda d: (d.looks_same, _RANKS[d.cause]))
+
+
+def _is_same(
+    field: Leaf, before: Mapping[str, Leaf], after: Mapping[str, Leaf]
+) -> bool:
+    """Whether the static object that a field is in is the same in both calls."""
+    path = field.path
+    while path := parent(path):
+        owner = before.get(path)
+        if owner is not None and not owner.of:
+            return owner == after.get(path)
+    return False
 
 
 def _n_changed(old: tuple[Leaf, ...], new: tuple[Leaf, ...]) -> int:

@@ -281,6 +281,14 @@ def _scanned(loop: UnrolledLoop) -> str:
     return f"{' and '.join(parts)} as `xs`" if parts else "`xs=None, length=n`"
 
 
+def _counted(events: Sequence[Event], others: Sequence[Event]) -> Iterator[str]:
+    """The names of functions, and how many of its programs if others have the rest."""
+    rest = collections.Counter(name_of(e.function) for e in others)
+    for name, n in collections.Counter(name_of(e.function) for e in events).items():
+        of = f"{n} of the {n + rest[name]} programs of " if rest[name] else ""
+        yield f"{of}`{name}`"
+
+
 def _cache_helps(
     run: Run, left: dict[Event, float], has_others: bool
 ) -> Iterator[Finding]:
@@ -294,9 +302,8 @@ def _cache_helps(
     for cause, events, without in [*found, ("host callbacks", checked, others)]:
         seconds = sum(left[e] for e in events)
         saved = max(0.0, seconds - _READING * len(events))
-        names, unkept = (
-            listed(f"`{name_of(e.function)}`" for e in x) for x in (events, without)
-        )
+        names = listed(f"`{name_of(e.function)}`" for e in events)
+        unkept = listed(_counted(without, events))
         note = f" That is without {unkept}, which JAX does not keep."
         facts = {
             "names": names,

@@ -152,6 +152,29 @@ def operation_findings(
     return [_recompiled(line, seen) for line in lines.values()], rest
 
 
+def operations_following(
+    events: Iterable[Event], run: Run, sizes: set[str]
+) -> list[list[Event]]:
+    """The operations that a line compiles once for each of some lengths.
+
+    **Returns:** the compilations of each, two or more.
+    """
+    groups: dict[Any, list[Event]] = {}
+    lengths: dict[Any, set[str]] = collections.defaultdict(set)
+    for event in events:
+        seen, key = run.looks.get(event.number), (line_of(event), event.function.name)
+        if seen is not None and not seen.operation.is_making and key[0] is not None:
+            shapes = f"{seen.operation.operands} {seen.operation.results}"
+            if own := sizes & {*_LENGTH.findall(shapes)}:
+                groups.setdefault(key, []).append(event)
+                lengths[key] |= own
+    return [x for key, x in groups.items() if 1 < len(x) <= len(lengths[key])]
+
+
+# Of an array, in its text.
+_LENGTH = re.compile(r"(?<=[\[,])\d+(?=[\],])")
+
+
 def _recompiled(line: _Line, seen: Any) -> Finding:
     by_name = sorted(line.by_name, key=lambda found: -_seconds(found))
     main, events = by_name[0], [e for found in by_name for e in found]

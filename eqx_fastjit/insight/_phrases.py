@@ -6,11 +6,11 @@ from typing import Any
 from eqx_fastjit._facts import Place
 
 from ._attributes import cells_of, fields_of, inner_of
-from ._describe import Cause, Leaf, WRAPPED
+from ._describe import Cause, Leaf, parent, WRAPPED
 from ._events import Event
 from ._groups import Group
-from ._roots import argument_of, is_number, is_weak, parent, Root
-from ._source import edit_to_array, made_by
+from ._roots import argument_of, is_number, is_weak, Root
+from ._source import edit_to_array, made_by, set_at, source_line
 from ._why import line_of, show_placement
 from ._words import listed, plural, show_place
 
@@ -64,7 +64,10 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
         "begins": _begins(root),
         "evidence": _evidence(root, path),
-        "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
+        "alike": _alike(root),
+        "own_class": _own_class(root, new),
+        "how": _argument_how(root, line),
+        "set_at": _set_at(event, path),
     }
     facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
     facts |= _optimiser(root, event) | _placement(root) | _closure(root)
@@ -87,6 +90,12 @@ def _evidence(root: Root, path: str) -> str:
     return " Only numbers differ between the traces: an array as argument is safe."
 
 
+def _alike(root: Root) -> str:
+    """The other arrays that have its lengths."""
+    others = [f"`{x}`" for x in root.paths[1:]]
+    return f" With it change {listed(others)}." if others else ""
+
+
 # By the type of what wraps.
 _WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (
@@ -98,6 +107,20 @@ _OWN_CLASS = (
     "can also give the class `__eq__` and `__hash__`, as a frozen dataclass has them, "
     "or make it an `eqx.Module`."
 )
+
+
+def _own_class(root: Root, leaf: Leaf | None) -> str:
+    """What else can be done with an object that is made again, or why not."""
+    if found := fields_of(root):
+        shown = (f"`{x}` ({listed(map(str, root.table.leaves(x)))})" for x in found)
+        return f" In it, what differs is {listed(shown, 4)}."
+    return "" if "function" in str(leaf and leaf.type) else _OWN_CLASS
+
+
+def _set_at(event: Event, path: str) -> str:
+    """The lines that set a field, in words."""
+    lines = listed((show_place(x) for x in set_at(event.frames, path)), 3)
+    return f" It is set at {lines}." if lines else ""
 
 
 def _leaf(root: Root) -> str:
@@ -246,4 +269,21 @@ def _closure(root: Root) -> dict[str, str]:
     cells = ", ".join(shown)
     bound = f" What it binds is not the same: {cells}." if cells else ""
     changing = listed(f"`{name}`" for name in names) or "what changes"
-    return facts | {"cells": cells, "bound": bound, "changing": changing}
+    found = [x for path in cells_of(root)[:9] for x in root.table.leaves(path) if x]
+    has_number = not names or any(map(is_number, found))
+    facts |= {"cells": cells, "bound": bound, "changing": changing}
+    return facts | {"as_arrays": " (a number as an array)" * has_number}
+
+
+def _argument_how(root: Root, line: Place | None) -> str:
+    """How something becomes an argument of a function that is made again."""
+    event = root.table.rows[-1].event
+    lines = (line, event and event.function.place)
+    hints: list[str] = []
+    if any("vmap(" in source_line(x) for x in lines):
+        hints.append("Under `jax.vmap`, with `in_axes=None` for it.")
+    if any(_variable(root, x) != x for x in cells_of(root)):
+        hints.append(
+            "A model is an argument under `eqx.filter_jit`; `jax.jit` takes arrays."
+        )
+    return f" ({' '.join(hints)})" if hints else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eqx_fastjit._callables import source_of
-from eqx_fastjit._facts import is_users
+from eqx_fastjit._facts import is_users, Place
 
 
 # How far to follow functions that a function calls.
@@ -40,6 +40,7 @@ class Read(NamedTuple):
     path: Path
     function: types.FunctionType
     value: Any
+    place: Place
 
 
 def reads_of(
@@ -52,11 +53,13 @@ def reads_of(
     function = source_of(function)
     if function is None or not is_users(function.__code__.co_filename):
         return
-    for path in sorted(_paths(function.__code__), key=str):
+    code = function.__code__
+    for path, line in sorted(_paths(code).items(), key=str):
         value = value_at(path, function, arguments or {})
         if value is MISSING:
             continue
-        yield Read(path, function, value)
+        place = Place(code.co_filename, line, code.co_qualname)
+        yield Read(path, function, value, place)
         if depth > 0 and isinstance(value, Callable) and path.space != "argument":
             yield from reads_of(value, None, depth - 1)
 
@@ -91,14 +94,19 @@ def _is_users(module: types.ModuleType) -> bool:
 # --- what code reads ------------------------------------------------------------------
 
 
-def _paths(code: types.CodeType) -> set[Path]:
-    """What code reads and does not write, functions defined inside included."""
-    read: set[Path] = set()
+def _paths(code: types.CodeType) -> dict[Path, int]:
+    """What code reads and does not write, functions defined inside included; and where.
+
+    By the first line that does.
+    """
+    read: dict[Path, int] = {}
     written: set[Path] = set()
     path: Path | None = None
     key: Any = MISSING
+    line = code.co_firstlineno
     for i in dis.get_instructions(code):
         name = i.opname
+        line = (i.positions and i.positions.lineno) or line
         if (space := _SPACES.get(name)) or "LOAD_FAST" in name:
             # One instruction may load two variables; the last is on top.
             top = i.argval[-1] if isinstance(i.argval, tuple) else i.argval
@@ -123,10 +131,11 @@ def _paths(code: types.CodeType) -> set[Path]:
             # `x.n += 1` copies `x` first, and so is no path.
             path = None
         if path is not None:
-            read.add(path)
+            read.setdefault(path, line)
     for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
-        read |= {p for p in _paths(inner) if p.space != "argument"}
-    return {p for p in read if not any(_begins(p, w) for w in written)}
+        inside = _paths(inner).items()
+        read = {p: n for p, n in inside if p.space != "argument"} | read
+    return {p: n for p, n in read.items() if not any(_begins(p, w) for w in written)}
 
 
 _SPACES = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "LOAD_DEREF": "cell"}

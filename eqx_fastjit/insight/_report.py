@@ -12,8 +12,13 @@ from ._causes import Finding
 from ._events import Event
 from ._file import Run
 from ._first import constant_findings, helps
-from ._groups import group
-from ._operations import operation_findings, start_of, warm_findings
+from ._groups import group, lengths_of
+from ._operations import (
+    operation_findings,
+    operations_following,
+    start_of,
+    warm_findings,
+)
 from ._waits import finding_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import (
@@ -23,6 +28,7 @@ from ._words import (
     show_chain,
     show_place,
     show_seconds,
+    times,
 )
 
 
@@ -98,7 +104,12 @@ class Report:
     @property
     def saves(self) -> float:
         """The seconds of this run that can be saved in all."""
-        return sum(f.saves for f in self.findings + self.helps)
+        return sum(f.saves for f in self.findings + self.helps if not f.is_later)
+
+    @property
+    def saves_later(self) -> float:
+        """The seconds that are saved in later runs."""
+        return sum(f.saves for f in self.helps if f.is_later)
 
 
 def headline(report: Report) -> str:
@@ -108,19 +119,30 @@ def headline(report: Report) -> str:
     found = "no finding"
     if report.findings:
         found = plural(len(report.findings), "finding")
-    saves = show_seconds(report.saves)
-    saved = f", of which {saves} can be saved" if report.saves else ""
+    saved = " and ".join(_saved(report))
     if saved and not report.findings:
-        saved, found = "", f"no finding, but rows that save {saves}"
-    ran = f"ran for {show_seconds(report.run.seconds)}{saved}"
+        found = f"no finding, but rows that save {saved}"
+    of_which = f", of which {saved} can be saved" if report.findings and saved else ""
+    ran = f"ran for {show_seconds(report.run.seconds)}{of_which}"
     return f"{ran}: {found}; {plural(n, 'compilation')} took {seconds}"
+
+
+def _saved(report: Report) -> Iterator[str]:
+    """What can be saved, in words: in this run, by other data, and in later runs."""
+    otherwise = sum(f.otherwise for f in report.findings)
+    if report.saves:
+        part = f" ({show_seconds(otherwise)} of it if you cut, pad or cast data)"
+        yield f"{show_seconds(report.saves)}{part if otherwise else ''}"
+    if report.saves_later:
+        yield f"{show_seconds(report.saves_later)} in later runs"
 
 
 def footer(report: Report) -> str:
     """What makes a finding."""
     return (
         f"A finding saves {LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run: "
-        f"here {show_seconds(report.limit)}. Each second is in one row."
+        f"here {show_seconds(report.limit)}. Other rows are no faults. Each "
+        "second is in one row."
     )
 
 
@@ -141,8 +163,12 @@ def make_report(run: Run) -> Report:
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
     others = [finding_of(g) for g in rest if g not in prices]
     others += [x for x in again if x.saves < limit]
+    findings = [*first, *_waiting(run, limit)]
+    for g in large:
+        following = operations_following(starting, run, lengths_of(g))
+        starting = [e for e in starting if not any(e in x[1:] for x in following)]
+        findings.append(_with_operations(found[id(g)], following))
     others += [start_of(starting)] if starting else []
-    findings = [*first, *(found[id(g)] for g in large), *_waiting(run, limit)]
     findings += [x for x in again if x.saves >= limit]
     findings = [_with_memory(x, run) for x in findings]
     told = {e.number for x in prices for e in x.events}
@@ -159,6 +185,34 @@ def make_report(run: Run) -> Report:
         helps=tuple(sorted(helping, key=lambda x: -x.saves)),
         functions=tuple(_functions([*grouped, *operations])),
     )
+
+
+def _with_operations(finding: Finding, following: list[list[Event]]) -> Finding:
+    """With what is compiled outside of jit for the same lengths.
+
+    `following`: of each operation at a line, its compilations, the first included.
+    """
+    shown: list[str] = []
+    for first, *again in following:
+        seconds = sum(e.seconds for e in again)
+        where = f"`{first.function.name}` at {show_place(line_of(first))}"
+        shown.append(f"{where} ({times(len(again))}, {show_seconds(seconds)})")
+        otherwise = seconds if finding.otherwise else 0.0
+        finding = dataclasses.replace(
+            finding,
+            seconds=finding.seconds + seconds,
+            saves=finding.saves + seconds,
+            otherwise=finding.otherwise + otherwise,
+            count=finding.count + len(again),
+            functions=finding.functions | {first.function.name: len(again)},
+        )
+    if not shown:
+        return finding
+    says = (
+        f"{finding.says} Operations outside of jit compile for the same lengths, "
+        f"and no more if there is one, from where it begins: {listed(shown)}."
+    )
+    return dataclasses.replace(finding, says=says)
 
 
 def _with_memory(finding: Finding, run: Run) -> Finding:

@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from ._describe import Cause, is_below, Leaf
+from ._describe import Cause, is_below, Leaf, parent
 from ._programs import difference_of, results_of
 from ._savings import Column, Partition, Table
 
@@ -171,16 +171,6 @@ def common(paths: list[str]) -> str:
             return paths[0]  # of several arguments, the first
         path = shorter
     return path
-
-
-# What a path ends with: a field, an entry, or what has no name.
-_LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
-
-
-def parent(path: str) -> str:
-    """The path of what something is in; empty for an argument."""
-    found = _LAST.search(path)
-    return path[: found.start()] if found else ""
 
 
 def argument_of(path: str) -> str:

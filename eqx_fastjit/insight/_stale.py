@@ -25,6 +25,7 @@ from ._describe import describe, Leaf
 from ._events import Event
 from ._reads import MISSING, Read, reads_of, value_at
 from ._why import line_of, name_of
+from ._words import show_place
 
 
 # Values that are compared; anything else may change without being another one.
@@ -40,7 +41,7 @@ class _Value:
     """A value as it was after a trace. It keeps no array alive, and no function."""
 
     def __init__(self, read: Read, arguments: Mapping[str, Any]):
-        self.path = read.path
+        self.path, self.place = read.path, read.place
         self._function: Any = weakref.ref(read.function)
         self._arguments = arguments
         self.text = describe_static(read.value)
@@ -188,6 +189,8 @@ def _finding(event: Event, value: _Value, now: Any) -> Finding:
         "leaf": str(value.path),
         "old": value.text,
         "new": f"another {new}" if new == value.text else new,
+        "place": show_place(value.place),
+        "reader": value.place.function.rpartition(".")[2],
     }
     return make_finding(
         "stale value",

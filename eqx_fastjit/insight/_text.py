@@ -4,6 +4,7 @@ What can be saved comes first, in one screen: a row for each finding. What is to
 known of each comes below, as far as there is room, and each general text once.
 """
 
+import dataclasses
 import io
 import os
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from ._words import plural, shortened, show_place, show_seconds
 
 # Lines of a report, unless it is `verbose`.
 _LINES = 60
-# Findings that are explained in any case.
+# Rows that are explained in any case.
 _EXPLAINED = 3
 # Rows of the table of findings, and the columns from which edits have one of their own,
 # and from which lines are not broken.
@@ -47,15 +48,18 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
         list(_details(i, finding, said, verbose))
         for i, finding in enumerate(report.rows, 1)
     ]
+    n_hidden = 0
     for n, block in enumerate(details):
-        room -= _height(console, block)
+        height = _height(console, block)
         # Some are always there, whatever their length.
-        is_optional = n >= min(max(len(report.findings), 1), _EXPLAINED)
-        if not verbose and is_optional and room < 2 * (n + 1 < len(details)):
-            rest = f"{plural(len(details) - n, 'more explanation')}: --verbose"
-            shown += ["", Text(rest, "dim")]
-            break
-        shown += block
+        if verbose or n < _EXPLAINED or height + 2 <= room:
+            room -= height
+            shown += block
+        else:
+            n_hidden += 1
+    if n_hidden:
+        rest = f"{plural(n_hidden, 'more explanation')}: --verbose"
+        shown += ["", Text(rest, "dim")]
     if verbose and report.functions:
         shown.append(_functions(report))
     for part in (*shown, "", *end):
@@ -146,7 +150,8 @@ def _cells(number: str, finding: Finding) -> Iterator[list[Any]]:
     yield [number, saves, count, Text(_plain(what), "bold"), place, edit]
     for part in finding.parts:
         what = Text(f"  {_plain(part.what)}")
-        yield ["", "", f"{part.count}x", what, "", _edit(part.edit)]
+        saves = show_seconds(part.saves) if part.saves else ""
+        yield ["", saves, f"{part.count}x", what, "", _edit(part.edit)]
 
 
 def _edit(text: str) -> Text:
@@ -176,8 +181,13 @@ def _details(
         yield _indented(Text(f"Called: {calls}.", "dim"))
     if not finding.parts:
         yield from _fix(number, finding, said, 2)
+    first: dict[Any, int] = {}
     for i, part in enumerate(finding.parts, 1):
         yield _indented(Text(f"({i}) {part.says}"))
+        # The last sentence is what is known of the case.
+        like = first.setdefault((part.kind(), part.fix.rpartition(". ")[2]), i)
+        if like < i and part.edit and not verbose:
+            part = dataclasses.replace(part, fix=f"{part.edit}, as in ({like}).")
         yield from _fix(number, part, said, 6)
 
 

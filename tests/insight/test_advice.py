@@ -46,6 +46,13 @@ class Frozen:
     scale: float = 2.0
 
 
+class Schedule:
+    """Compared by identity, and made again for each value."""
+
+    def __init__(self, beta):
+        self.beta, self.name = beta, "linear"
+
+
 CASES = {}
 # So that what they were given can be described.
 KEPT = []
@@ -70,6 +77,20 @@ def configuration(jit):
     return (
         [f(Config(r), X) for r in rates],
         [g(kept, jnp.asarray(r), X) for r in rates],
+        (f, g),
+    )
+
+
+@case("static", "number of a configuration", "a plain object")
+def attribute_of_a_plain_object(jit):
+    f = jit(lambda s, x: x * s.beta)
+    g = jit(lambda s, beta, x: x * beta)
+    betas = (0.1, 0.2, 0.3)
+    kept = [Schedule(b) for b in betas]
+    KEPT.append(kept)
+    return (
+        [f(s, X) for s in kept],
+        [g(kept[0], jnp.asarray(b), X) for b in betas],
         (f, g),
     )
 
@@ -427,6 +448,17 @@ def test_padding_is_never_advised_without_a_mask(attribute):
     before_padding, _, after = text.partition("pad")
     assert "cache" in before_padding and "mask" in after
     assert "vmap" not in finding.fix
+
+
+def test_what_is_saved_without_other_data():
+    """Numbers can be arrays; whether lengths can be one, the program decides."""
+    _facts.history.clear()
+    f = eqx_fastjit.filter_jit(lambda x, n: x.mean() * n)
+    for i, length in enumerate((4, 8, 4, 12)):
+        f(np.ones(length, np.float32), 0.1 * i)
+    (finding,) = explain(f).findings
+    assert finding.spares == 3 and 0 < finding.otherwise < finding.saves
+    assert "If `x` stays as it is, the rest saves" in finding.says
 
 
 # --- several causes -------------------------------------------------------------------
