@@ -71,8 +71,8 @@ class Walk:
                 self._equal(x, x)
             case "set":
                 self._equal(x, frozenset(x))
-            case "float":
-                self.trail += [_Same(type(x)), struct.pack("d", x)]
+            case "float" | "complex":
+                self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
             case "tuple":
                 self._parts(x, tuple.__iter__(x), as_static)
             case "list":

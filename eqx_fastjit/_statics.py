@@ -112,7 +112,7 @@ _EXACT = {
 _VALUES: dict[type, Reader] = {
     int: Reader("int"),
     float: Reader("float"),
-    complex: Reader("state"),
+    complex: Reader("complex"),
     str: Reader("text"),
     bytes: Reader("text"),
     tuple: Reader("tuple"),

@@ -232,6 +232,13 @@ static int read_float(Walk *w, const Type *type, PyObject *x, int as_static) {
     return push_double(w, BITS, PyFloat_AS_DOUBLE(x));
 }
 
+static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
+    if (push_double(w, BITS, PyComplex_RealAsDouble(x)) < 0) return -1;
+    return push_double(w, BITS, PyComplex_ImagAsDouble(x));
+}
+
 /* A set of any kind, by `==`: of a copy, if it can be changed. */
 static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (!type->is_mutable) return read_text(w, type, x, as_static);
@@ -474,7 +481,8 @@ Reader reader_called(const char *name) {
         {"list", read_list},     {"dict", read_dict},     {"node", read_node},
         {"module", read_module}, {"same", read_same},     {"text", read_text},
         {"hashed", read_hashed}, {"int", read_int},       {"float", read_float},
-        {"set", read_set},       {"fields", read_fields}, {"state", read_state},
+        {"complex", read_complex}, {"set", read_set},     {"fields", read_fields},
+        {"state", read_state},
     };
     for (size_t i = 0; i < sizeof(readers) / sizeof(*readers); i++)
         if (strcmp(readers[i].name, name) == 0) return readers[i].reader;
