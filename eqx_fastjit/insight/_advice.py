@@ -53,6 +53,12 @@ class Diagnosis:
             if attribute_of(x) == "models" or not by or not is_decided(by, x.ids)
         ]
 
+    @property
+    def lengths(self) -> set[str]:
+        """The lengths of arrays that can be one, in functions that follow, too."""
+        own = {str(size) for root in self.mended for size in root.sizes}
+        return own.union(*(Diagnosis(g).lengths for g in self.group.others))
+
     def saved(self, roots: Iterable[Root]) -> Saved:
         """What it saves to mend these."""
         assert self.group.table is not None

@@ -83,12 +83,6 @@ class Group:
         return {call: counts[call] for call, _ in costs.most_common()}
 
 
-def lengths_of(group: Group) -> set[str]:
-    """The lengths of arrays for which its functions were compiled again."""
-    roots = itertools.chain(group.roots, *(g.roots for g in group.others))
-    return {str(size) for root in roots for size in root.sizes}
-
-
 def _call(event: Event) -> str:
     frames = event.frames
     if len(frames) > 1 and frames[-1].function == "<module>":

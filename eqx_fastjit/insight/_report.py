@@ -12,7 +12,7 @@ from ._causes import Finding
 from ._events import Event
 from ._file import Run
 from ._first import constant_findings, helps
-from ._groups import group, lengths_of
+from ._groups import Group, group
 from ._operations import (
     operation_findings,
     operations_following,
@@ -131,7 +131,9 @@ def _saved(report: Report) -> Iterator[str]:
     """What can be saved, in words: in this run, by other data, and in later runs."""
     otherwise = sum(f.otherwise for f in report.findings)
     if report.saves:
-        part = f" ({show_seconds(otherwise)} of it if you cut, pad or cast data)"
+        is_all = otherwise >= 0.99 * report.saves
+        part = "all" if is_all else show_seconds(otherwise)
+        part = f" ({part} of it if you cut, pad or cast data)"
         yield f"{show_seconds(report.saves)}{part if otherwise else ''}"
     if report.saves_later:
         yield f"{show_seconds(report.saves_later)} in later runs"
@@ -152,9 +154,17 @@ def make_report(run: Run) -> Report:
     operations = [e for e in run.events if is_operation(e)]
     groups = group(e for e in run.events if not is_operation(e))
     grouped = [e for g in groups for e in g.events]
-    again, starting = operation_findings(operations, run)
-    found = {id(g): finding_of(g) for g in groups if not g.is_first}
-    large = [g for g in groups if id(g) in found and found[id(g)].saves >= limit]
+    repeated, starting = operation_findings(operations, run)
+    findings: list[Finding] = []
+    large: list[Group] = []
+    for g in (x for x in groups if not x.is_first):
+        following = operations_following(starting, run, Diagnosis(g).lengths)
+        found = _with_operations(finding_of(g), following)
+        if found.saves >= limit:
+            large.append(g)
+            findings.append(found)
+            told = [e for _, *again in following for e in again]
+            starting = [e for e in starting if e not in told]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
     remaining += [e for g in large if g.table for e in Diagnosis(g).left]
@@ -162,18 +172,14 @@ def make_report(run: Run) -> Report:
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
     others = [finding_of(g) for g in rest if g not in prices]
-    others += [x for x in again if x.saves < limit]
-    findings = [*first, *_waiting(run, limit)]
-    for g in large:
-        following = operations_following(starting, run, lengths_of(g))
-        starting = [e for e in starting if not any(e in x[1:] for x in following)]
-        findings.append(_with_operations(found[id(g)], following))
+    others += [x for x in repeated if x.saves < limit]
     others += [start_of(starting)] if starting else []
-    findings += [x for x in again if x.saves >= limit]
+    findings += [*first, *_waiting(run, limit)]
+    findings += [x for x in repeated if x.saves >= limit]
     findings = [_with_memory(x, run) for x in findings]
-    told = {e.number for x in prices for e in x.events}
-    told.update(e.number for e in explained)
-    compiled = [e for e in (*remaining, *starting) if e.number not in told]
+    elsewhere = {e.number for x in prices for e in x.events}
+    elsewhere.update(e.number for e in explained)
+    compiled = [e for e in (*remaining, *starting) if e.number not in elsewhere]
     helping = [*helps(run, compiled, limit, bool(prices)), *_warm(run, limit)]
     return Report(
         run=run,

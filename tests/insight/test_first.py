@@ -150,6 +150,23 @@ def looped(n):
     return f
 
 
+def test_operations_for_the_same_lengths_are_told_with_the_function(watched):
+    f = filter_jit(lambda x: jnp.linalg.svd(x)[1].sum())
+
+    def program():
+        for n in (3, 5, 7):
+            f(jax.random.normal(jax.random.key(0), (n, n)))
+
+    found = watched(program)
+    (finding,) = of_cause(found, "shape")
+    assert (
+        "compile for the same lengths" in finding.says
+        and "`_normal` at" in finding.says
+    )
+    assert finding.functions == {"<lambda>": 2, "_normal": 2}
+    assert 0 < finding.otherwise == finding.saves <= finding.seconds
+
+
 def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(watched):
     f = filter_jit(looped(80))
 

@@ -22,4 +22,5 @@ def test_values_that_a_call_did_not_see(tmp_path):
     }
     (scale,) = [f for f in found if f["leaf"] == "SCALE"]
     says = "the global `SCALE` was 1.0, and called again when it was 5.0"
-    assert says in scale["says"] and "Pass `SCALE` as an argument" in scale["fix"]
+    assert says in scale["says"] and "`step` reads it at" in scale["says"]
+    assert "Pass `SCALE` as an argument" in scale["fix"]
