@@ -17,7 +17,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 import eqx_fastjit  # noqa: E402
-from eqx_fastjit import _private  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -50,23 +49,6 @@ def _uninstalled():
 def engine():
     """The name of the engine in use."""
     return eqx_fastjit.engine()
-
-
-@pytest.fixture
-def take_away(monkeypatch):
-    """Make a private name of JAX or Equinox unavailable, as in another version."""
-
-    def take_away(name):
-        resolve = _private.resolve
-
-        def without(path):
-            if path == name:
-                raise AttributeError(path)
-            return resolve(path)
-
-        monkeypatch.setattr(_private, "resolve", without)
-
-    return take_away
 
 
 @pytest.fixture

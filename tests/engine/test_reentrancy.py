@@ -253,10 +253,6 @@ def test_a_flatten_function_that_raises(around):
             f(around(Flattened(X, _raises)))
 
 
-class BadChildren:
-    pass
-
-
 @pytest.mark.parametrize("children", [3, None, (1, 2, 3)], ids=repr)
 def test_a_flatten_function_that_gives_nonsense(children):
     """A flatten function without children, or whose unflatten does not fit."""

@@ -73,11 +73,6 @@ class Layer(eqx.Module):
     def __call__(self, x):
         return self.scale * self.config.scale * self.activation(x @ self.weight)
 
-    @eqx_fastjit.filter_jit
-    def apply(self, x, n=2):
-        ran.append("apply")
-        return self(x) * n
-
 
 class Stranger(eqx.Module):
     """A Module of another name than its own."""
