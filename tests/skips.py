@@ -11,7 +11,6 @@ _VARIABLE = "EQX_FASTJIT_SKIPS"
 # Of versions that the matrix has, too; and Debian has no `_testcapi`, which others do.
 BY_DESIGN = (
     "a sample is all there is in this version of JAX",
-    "eqx.filter_jvp does not work here",
     "not in this Equinox",
     "this Python has no _testcapi",
 )

@@ -23,10 +23,6 @@ class Raised:
 
     def __init__(self, error):
         self.type = type(error)
-        # Equinox 0.13.2 may raise XLA's error for an `eqx.error_if`.
-        is_xlas = isinstance(error, ValueError | jax.errors.JaxRuntimeError)
-        if is_xlas and "_EquinoxRuntimeError: " in str(error):
-            self.type = eqx.EquinoxRuntimeError
 
 
 def _run(case, jit):
@@ -79,19 +75,9 @@ def _structure(tree):
     return re.sub(r"0x[0-9a-f]+", "0x", text)
 
 
-@pytest.fixture
-def needs_equinox(name):
-    """Equinox 0.13.2 permits newer versions of JAX that lack a name it needs."""
-    if name == "filter_jvp":
-        try:
-            eqx.filter_jvp(lambda x: x, (1.0,), (1.0,))
-        except AttributeError as e:
-            pytest.skip(f"eqx.filter_jvp does not work here: {e}")
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-def test_same_as_equinox(name, needs_equinox):
+def test_same_as_equinox(name):
     """Each call of the case gives what it gives under Equinox."""
     theirs = _run(CASES[name], eqx.filter_jit)
     ours = _run(CASES[name], eqx_fastjit.filter_jit)
