@@ -166,17 +166,6 @@ def test_a_default_that_is_a_module_without_arrays():
     assert len(traces) == 1
 
 
-def test_a_default_that_is_an_array_is_static():
-    """A default that is left out is concrete; one that is passed is traced."""
-
-    @filter_jit
-    def zeros(x, shape=(2, 1)):
-        return x + jnp.zeros(tuple(shape))
-
-    assert zeros(X).shape == (2, 1)
-    assert zeros(X, (3,)).shape == (3,)
-
-
 def test_a_default_that_is_changed_by_the_function():
     """A trace has a mutable default as it was in the trace."""
 

@@ -1,6 +1,6 @@
 """Calls do what they do under `equinox.filter_jit`.
 
-Promises 1, 2, 3, 35 of docs/reliability.md.
+Promises 1, 2, 3, 12, 35 of docs/reliability.md.
 
 Results, dtypes, weak types, shardings, numbers of traces, deleted buffers and types of
 exceptions are the same: all of `tests/support/corpus.py`.

@@ -8,7 +8,6 @@ import sys
 import types
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -74,26 +73,6 @@ def test_functions_that_are_wrapped_are_not_affected():
         ours = eqx.filter_jit(lambda x: x)
         assert theirs(X).tolist() == [1, 1] and type(theirs) is not JitWrapped
     assert type(ours) is JitWrapped and ours(X).tolist() == [1, 1]
-
-
-def test_forms_of_the_decorator():
-    """Every way to use `eqx.filter_jit` works with the installed one."""
-    with installed():
-
-        class Model(eqx.Module):
-            w: jax.Array
-
-            @eqx.filter_jit(donate="all-except-first")
-            def step(self, x):
-                return self.w * x
-
-        @eqx.filter_jit
-        def f(x):
-            return x + 1
-
-    assert Model(X).step(jnp.ones(2)).tolist() == [1, 1]
-    assert f(X).tolist() == [2, 2]
-    assert f.lower(X).compile()(X).tolist() == [2, 2]
 
 
 def test_installed_calls_block_unless_asynchronous(waited):

@@ -7,7 +7,6 @@ import copy
 import pickle
 import typing
 
-import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -87,12 +86,6 @@ def test_copies():
         assert again(X).tolist() == model(X).tolist()
     bound = Layer(X).method
     assert copy.deepcopy(bound)(X).tolist() == [2, 2]
-
-
-def test_lambdas_with_cloudpickle():
-    """`cloudpickle` pickles what has no name by value."""
-    f = cloudpickle.loads(cloudpickle.dumps(filter_jit(lambda x, n=3: x * n)))
-    assert f(X).tolist() == [3, 3] and f(X, 2).tolist() == [2, 2]
 
 
 def test_functions_of_the_main_program_with_cloudpickle(tmp_path):

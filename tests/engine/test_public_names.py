@@ -5,7 +5,6 @@ import inspect
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import BoundJit, Compiled, JitWrapped, Lowered, Traced
 
 
 # A change of this list is one that users see.
@@ -35,27 +34,6 @@ def test_public_names():
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit
     with pytest.raises(AttributeError, match="filter_jot"):
         _ = eqx_fastjit.filter_jot
-
-
-@pytest.mark.parametrize(
-    ("cls", "names"),
-    [
-        (JitWrapped, {"lower", "trace", "eval_shape", "export", "clear_cache"}),
-        (BoundJit, {"lower", "trace", "eval_shape", "export", "clear_cache"}),
-        (Traced, {"lower", "jaxpr", "out_info"}),
-        (Lowered, {"compile", "as_text"}),
-        (Compiled, {"cost_analysis", "memory_analysis", "out_info"}),
-    ],
-)
-def test_public_methods(cls, names):
-    """The methods of the public classes that the documentation names."""
-    instance = {
-        Traced: lambda f: f.trace(1),
-        Lowered: lambda f: f.lower(1),
-        Compiled: lambda f: f.lower(1).compile(),
-    }.get(cls, lambda f: f)(eqx_fastjit.filter_jit(lambda x: x))
-    for name in names:
-        assert hasattr(instance if cls is not BoundJit else cls, name)
 
 
 def test_documentation_of_public_functions():
