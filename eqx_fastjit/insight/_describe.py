@@ -212,11 +212,12 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         reader = reader_of(x)
         is_node = reader.is_node and not part.is_static
         n_dynamic = reader.n_dynamic if is_node else 0
-        is_whole = reader.name in ("hashed", "state") or _is_plain(part)
-        names = vars(x) if is_whole else reader.names
+        names = vars(x) if reader.name in ("hashed", "state") else reader.names
         values = {f".{name}": getattr(x, name, None) for name in names}
         if type(x) is dict and not is_node:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
+        elif _is_plain(part):  # it may hold anything, such as a large list
+            values = {f".{k}": v for k, v in vars(x).items() if type(v) in _SIMPLE}
         elif is_node and not names:
             pairs, tree = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
             values = {jtu.keystr(keys): value for keys, value in pairs}
@@ -252,6 +253,8 @@ _OTHERS = (
     *(types.FunctionType, types.MethodType, functools.partial, _JITTED),
 )
 _LIBRARIES = {"jax", "jaxlib", "equinox"}
+# What is described of its attributes.
+_SIMPLE = {bool, int, float, complex, str, type(None), types.FunctionType}
 # Of what wraps a function, as `functools.wraps` has it.
 WRAPPED = ".__wrapped__"
 # Their closures are those of what they wrap.
