@@ -102,6 +102,7 @@ class Diagnosis:
         if alone.compilations:
             return alone, f"{show_seconds(alone.seconds)} by itself"
         others = [x for x in self.mended if x is not root]
+        others.sort(key=_is_other_data)
         for n in range(1, _MAX_TOGETHER):
             for partners in itertools.combinations(others, n):
                 both = self.saved([root, *partners])
@@ -198,8 +199,9 @@ def _with_same_results(found: Diagnosis) -> str:
     others = [x for x in found.mended if _is_other_data(x)]
     if not 0 < len(others) < len(found.mended):
         return ""
-    names = listed(f"`{x.path}`" for x in others)
-    stay = "stays as it is" if len(others) == 1 else "stay as they are"
+    paths = dict.fromkeys(x.path for x in others)
+    names = listed(f"`{x}`" for x in paths)
+    stay = "stays as it is" if len(paths) == 1 else "stay as they are"
     return f" If {names} {stay}, the rest saves {show_seconds(found.same.seconds)}."
 
 

@@ -79,6 +79,8 @@ def _of_static(root: Root) -> str | None:
         return None if root.own[0].aspect == "which" else _of_made(root)
     if any(x.dtype for x in statics):
         return "array"
+    if again and not (statics[0].of or types <= _CONTAINERS):
+        return "created again"  # its fields do not tell which one it is
     if found := _of_fields(root):
         return found
     if len(types) == 1 and types <= _CONTAINERS:

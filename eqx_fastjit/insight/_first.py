@@ -304,7 +304,7 @@ def _cache_helps(
         saved = max(0.0, seconds - _READING * len(events))
         names = listed(f"`{name_of(e.function)}`" for e in events)
         unkept = listed(_counted(without, events))
-        note = f" That is without {unkept}, which JAX does not keep."
+        note = f" That is without {unkept}: JAX keeps nothing that calls back."
         facts = {
             "names": names,
             "version": jax.__version__,

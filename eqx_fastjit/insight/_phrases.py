@@ -50,6 +50,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "object": root.path,
         "old": old,
         "new": new,
+        "whole": root.leaves[-1],
         "values": _values(root, shown),
         "owner": new.of if new is not None else "",
         "odd_at": here if is_odd else there,
@@ -201,9 +202,15 @@ def _configuration(root: Root) -> dict[str, str]:
     return {
         "each": listed((f"`{x}`" for x in changes), 8),
         "changes": "; ".join(list(shown)[:8]),
-        "arrays": listed((f"`jnp.asarray({x})`" for x in numbers), 8),
+        "arrays": listed(
+            (f"`{_FIELD.sub('', x)}=jnp.asarray(...)`" for x in numbers), 8
+        ),
         "fixed": f" Keep {listed(others)} the same." if others else "",
     }
+
+
+# What comes before the last field of a path.
+_FIELD = re.compile(r".*[.\[](?=\w)")
 
 
 def _optimiser(root: Root, event: Event) -> dict[str, str]:
