@@ -3,9 +3,6 @@
 Promise 13 of docs/reliability.md.
 """
 
-import contextlib
-import warnings
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -114,21 +111,13 @@ def test_inside_of_a_jitted_function(name):
             _assert_close(outer(X), transform(f)(X))
 
 
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_a_call_in_a_trace_is_one_equation():
     """Comparing statics and flattening leave nothing in the jaxpr around a call."""
     static = np.arange(3)
     jitted = filter_jit(lambda m: m.x * 2)
-
-    with _no_warning_of_static_arrays():
-        jaxpr = jax.make_jaxpr(lambda x: jitted(Holder(x, static)))(X)
+    jaxpr = jax.make_jaxpr(lambda x: jitted(Holder(x, static)))(X)
     assert len(jaxpr.eqns) == 1
-
-
-@contextlib.contextmanager
-def _no_warning_of_static_arrays():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="A JAX array is being set as static")
-        yield
 
 
 def test_tracers_in_modules_and_closures():

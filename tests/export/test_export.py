@@ -273,15 +273,6 @@ def test_its_signature_is_that_of_the_function(folder):
     assert load(folder / "weak.fastjit").__doc__.startswith("Results of a weak type")
 
 
-def test_donation_leaves_the_first_argument(path):
-    f = filter_jit(lambda x, y: (x + 1, y + 1), donate="all-except-first")
-    f.export(_X, _X).save(path, compiled=True)
-    for trusted in FORMS.values():
-        x, y = functions.x(), functions.x()
-        load(path, trusted=trusted)(x, y)
-        assert not x.is_deleted() and y.is_deleted()
-
-
 # --- what is refused ------------------------------------------------------------------
 
 

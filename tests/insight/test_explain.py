@@ -111,16 +111,6 @@ def test_many_reasons_are_cut_unless_verbose():
     assert "more reason" in short and "more reason" not in long
 
 
-def test_all_functions_together():
-    @eqx_fastjit.filter_jit
-    def unmistakable(x, n):
-        return x * n
-
-    unmistakable(np.ones(2), 1)
-    unmistakable(np.ones(2), 2)
-    assert "unmistakable" in str(explain(verbose=True))
-
-
 def test_the_script_that_started_a_command_is_not_told():
     f = eqx_fastjit.filter_jit(lambda x, n: x * n)
     launcher = os.path.join(sysconfig.get_path("scripts"), "some-command")

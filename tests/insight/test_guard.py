@@ -49,15 +49,6 @@ def test_a_call_that_was_refused_is_refused_again_for_the_same_reason():
                 f(np.ones(3))
 
 
-def test_zero_traces_once_warm():
-    f = make()
-    f(np.ones(2))
-    with guard(max_traces=0):
-        f(np.ones(2))
-        with pytest.raises(RetraceError):
-            f(np.ones(3))
-
-
 def test_a_first_call_is_explained():
     f = make()
     with (
