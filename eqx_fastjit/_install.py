@@ -22,18 +22,17 @@ def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     return filter_jit(*fun, asynchronous=asynchronous, **options)
 
 
-_CHOICES = (equinox_filter_jit, _blocking, filter_jit)
-_installed: Any = equinox_filter_jit  # which of them
+_installed: Any = equinox_filter_jit  # or one of ours
 
 
 def _put(choice: Any) -> None:
-    """Have one of them in each loaded module of Equinox."""
+    """Replace what is installed in each loaded module of Equinox."""
     global _installed
-    _installed = choice
     for name, module in list(sys.modules.items()):
         is_equinox = name.partition(".")[0] == "equinox"
-        if is_equinox and getattr(module, "filter_jit", None) in _CHOICES:
+        if is_equinox and getattr(module, "filter_jit", None) is _installed:
             module.__dict__["filter_jit"] = choice
+    _installed = choice
 
 
 def install(*, asynchronous: bool = False) -> None:

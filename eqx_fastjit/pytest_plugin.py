@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import eqx_fastjit
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
@@ -30,9 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def retrace_guard() -> Any:
     """`eqx_fastjit.insight.guard`, for a part of a test."""
-    from eqx_fastjit.insight import guard
-
-    return guard
+    return eqx_fastjit.insight.guard
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,7 +41,5 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("retrace_guard")
     if marker is None:
         return (yield)
-    from eqx_fastjit.insight import guard
-
-    with guard(*marker.args, **marker.kwargs):
+    with eqx_fastjit.insight.guard(*marker.args, **marker.kwargs):
         return (yield)

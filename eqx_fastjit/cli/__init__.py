@@ -140,12 +140,7 @@ def _print_versions() -> int:
 def _need(package: str, extra: str) -> None:
     """Raise an error if a package is missing, with the line that installs it."""
     if importlib.util.find_spec(package) is None:
-        line = f'pip install "eqx_fastjit[{extra}]"'
-        raise CommandError(f"this needs {package}: {line}")
-
-
-# Of the doctor; after SCRIPT, they are those of the program.
-_OPTIONS = {"--async", "--fail-on", "--html", "--json", "--verbose"}
+        raise CommandError(f'this needs {package}: pip install "eqx_fastjit[{extra}]"')
 
 
 # --- commands that run a program ------------------------------------------------------
@@ -173,7 +168,8 @@ def doctor(options: argparse.Namespace) -> int:
 
         watch = Watch()
         _report_on_signal()
-        if late := _OPTIONS & {*others}:
+        ours = {"--async", "--fail-on", "--html", "--json", "--verbose"}
+        if late := ours & {*others}:
             note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
             watch.notes.append(note)
         code = run(options, watch.jax_imported, watch.imported)
@@ -193,15 +189,14 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def _report_on_signal() -> None:
-    """Have `kill -USR1` print the report up to now, unless the program uses it."""
+    """Have `kill -USR1` print the report up to now, until the program uses it."""
 
     def on_signal(number: int, frame: Any) -> None:
         if "jax" in sys.modules:
             print(eqx_fastjit.insight.report(), file=sys.stderr, flush=True)
 
-    number = getattr(signal, "SIGUSR1", None)  # Windows has none
-    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-        signal.signal(number, on_signal)
+    if hasattr(signal, "SIGUSR1"):  # Windows has none
+        signal.signal(signal.SIGUSR1, on_signal)
 
 
 def _compare(options: argparse.Namespace) -> int:

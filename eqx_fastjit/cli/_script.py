@@ -63,7 +63,11 @@ def run(
             sys.path[0] = os.getcwd()
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            _run_script(os.path.abspath(name), source)
+            sys.path[0] = os.path.dirname(os.path.realpath(name))
+            # `runpy` would put back the `__main__` that was there before.
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            main.__file__ = os.path.abspath(name)
+            exec(compile(source, main.__file__, "exec", dont_inherit=True), vars(main))
     except SystemExit as e:
         if isinstance(e.code, int | None):
             return e.code or 0
@@ -74,14 +78,6 @@ def run(
     finally:
         restore()
     return 0
-
-
-def _run_script(file: str, source: bytes) -> None:
-    sys.path[0] = os.path.dirname(os.path.realpath(file))
-    # `runpy` would put back the `__main__` that was there before.
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__file__ = file
-    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
 
 
 def _report(error: BaseException) -> int:
@@ -117,15 +113,12 @@ def _importers(
     awaited = _PACKAGES if timed is not None else _PACKAGES[1:]
     has_begun = is_importing = False
 
-    def await_begin(name: str, importer: str = "") -> None:
-        nonlocal has_begun
+    def perform(name: str, importer: str, import_it: Callable[[], Any]) -> Any:
+        nonlocal has_begun, is_importing
         is_inside = importer.split(".")[0] in (*_PACKAGES, "jaxtyping")
         if not has_begun and not is_inside and name.split(".")[0] in awaited:
             has_begun = True
             begin()
-
-    def measured(imported: str, import_it: Callable[[], Any]) -> Any:
-        nonlocal is_importing
         if timed is None or is_importing:
             return import_it()
         is_importing, start = True, time.perf_counter()
@@ -134,22 +127,19 @@ def _importers(
         finally:
             is_importing = False
             if (seconds := time.perf_counter() - start) > 1e-3:  # else it was there
-                timed(imported, seconds)
+                timed(name, seconds)
 
+    # What is relative to a package goes by the name of that.
     def importing(
         name: str, globals: Any = None, locals: Any = None, fromlist=(), level=0
     ) -> Any:
-        await_begin(name, (globals or {}).get("__name__") or "")
-        package = globals["__package__"] if level else name
-        return measured(
-            package, lambda: import_(name, globals, locals, fromlist, level)
-        )
+        scope = globals or {}
+        shown = (level and scope.get("__package__")) or name
+        import_it = functools.partial(import_, name, globals, locals, fromlist, level)
+        return perform(shown, scope.get("__name__") or "", import_it)
 
-    @functools.wraps(import_module)
     def importing_module(name: str, package: str | None = None) -> Any:
-        await_begin(name)
-        if name.startswith("."):  # what it imports is timed by itself
-            return import_module(name, package)
-        return measured(name, lambda: import_module(name))
+        shown = (name.startswith(".") and package) or name
+        return perform(shown, "", functools.partial(import_module, name, package))
 
     return importing, importing_module
