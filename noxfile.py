@@ -11,7 +11,6 @@ none is left out by a list. Needs uv and the interpreters; those of pyenv are fo
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import nox
@@ -35,11 +34,6 @@ ENGINE = ["tests/engine", "tests/native", "tests/differential"]
 # A small corner of that, for `corners`: the same calls as with Equinox; without names
 # that other versions may lack.
 CORPUS = ["tests/engine/test_corpus.py", "tests/engine/test_private_names.py"]
-# What those tests import; not the extra `test`, which has a browser in it.
-REQUIREMENTS = [
-    *("attrs", "beartype", "cloudpickle", "hypothesis>=6.100", "msgspec"),
-    *("optax>=0.2.3", "pydantic>=2.7", "pytest>=9", "pytest-xdist>=3.6", "wrapt"),
-]
 
 # nox and uv look for interpreters on PATH alone: those of pyenv go last.
 _PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -54,7 +48,7 @@ def _test_versions(
     session: nox.Session, jax: str, equinox: str, tests: list[str], *options: str
 ) -> None:
     """Install one combination, and run tests there."""
-    session.install(*options, JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
+    session.install(*options, JAX[jax], EQUINOX[equinox], "--group", "engine")
     # Afterwards: ours must not choose the versions, only agree to them. Editable, since
     # the processes that tests start import the checkout, which has to have `_native`.
     session.install("--no-deps", "-e", ".", env={"EQX_FASTJIT_REQUIRE_NATIVE": "1"})
@@ -94,13 +88,6 @@ _SANITIZE = "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined "
 _SANITIZE += "-fno-sanitize-recover=undefined"
 
 
-def _library(name: str) -> str:
-    """The path of one of the compiler's libraries."""
-    command = [os.environ.get("CC", "gcc"), f"-print-file-name={name}"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True)
-    return os.path.realpath(out.stdout.strip())
-
-
 @nox.session(venv_backend="none")
 def asan(session: nox.Session) -> None:
     """The engine's tests, with `_native` under AddressSanitizer and UBSan."""
@@ -109,12 +96,16 @@ def asan(session: nox.Session) -> None:
     # Without what was built without sanitizers. `create_tmp` is in .nox.
     ignore = shutil.ignore_patterns("__pycache__", "*.so", ".*", "site", "results")
     shutil.copytree(Path(__file__).parent, folder, ignore=ignore)
-    build = dict.fromkeys(("CFLAGS", "LDFLAGS"), _SANITIZE)
-    build["EQX_FASTJIT_REQUIRE_NATIVE"] = "1"
+    compiler = os.environ.get("CC", "gcc")
+    libraries = [
+        str(session.run(compiler, f"-print-file-name={name}.so", silent=True)).strip()
+        for name in ("libasan", "libstdc++")
+    ]
+    build: dict[str, str] = dict.fromkeys(("CFLAGS", "LDFLAGS"), _SANITIZE)
     env = {
         # Python itself is not sanitized, so the library has to be there first; and
         # without libstdc++ it would not find `throw`, which jaxlib loads later.
-        "LD_PRELOAD": f"{_library('libasan.so')} {_library('libstdc++.so')}",
+        "LD_PRELOAD": " ".join(libraries),
         # Python and JAX keep much until the process ends. And Python's own allocator
         # would hide from it what is freed.
         "ASAN_OPTIONS": "detect_leaks=0",

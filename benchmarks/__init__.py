@@ -1,5 +1,6 @@
 """Benchmarks of eqx_fastjit; see README.md."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -13,3 +14,14 @@ def prefer_installed_package() -> None:
     root = str(Path(__file__).parent.parent)
     if sys.path[0] in ("", root):
         sys.path.append(sys.path.pop(0))
+
+
+def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of a command that may write a results file."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=(description or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    return parser

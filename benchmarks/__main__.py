@@ -11,10 +11,9 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from benchmarks import prefer_installed_package
+from benchmarks import parser_of, prefer_installed_package
 
 
 class Refused(Exception):
@@ -22,16 +21,11 @@ class Refused(Exception):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks", __doc__)
     add = parser.add_argument
     add("--cases", default="table", help="cases or groups, separated by commas; or all")
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
     add("--rounds", type=int, default=30, help="by default %(default)s")
-    add("--json", type=Path, metavar="FILE", help="write the results")
     return parser
 
 

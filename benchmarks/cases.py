@@ -4,6 +4,7 @@
 and those that `GROUPS` describes.
 """
 
+import argparse
 import functools as ft
 import itertools
 from collections.abc import Callable
@@ -45,7 +46,7 @@ GROUPS = {
 }
 
 
-class UnknownCase(Exception):
+class UnknownCase(argparse.ArgumentTypeError):
     """A name that is neither of a case nor of a group."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from .case import CONTENDERS
 from .results_file import describe, Results
-from .table import Cell, median_cell, NAMES, number, ratio, Row, Table, tables
+from .table import Cell, median_cell, NAMES, number, ratio, rows_of, Table, tables
 from .timing import ratios
 
 
@@ -91,7 +91,7 @@ def whole_functions(by_device: ByDevice) -> str:
         later = ["blocks" if rival == "eqx" else f"{x[rival][0]:.2f}" for x in returned]
         rows.append([CONTENDERS[rival].partition(", which")[0], *spread, *later])
     named = "; ".join(f"{x.upper()}: {device(y)}" for x, y in by_device.items())
-    return f"{_lines(columns, rows)}\n\n{_plain(named)}."
+    return f"{markdown_table(columns, rows)}\n\n{_plain(named)}."
 
 
 def headline(by_device: ByDevice) -> str:
@@ -144,12 +144,18 @@ def loops_by_hand(results: Results) -> str:
 
 def first_calls(results: Results) -> str:
     """How much longer first calls take than Equinox's, in a sentence."""
-    rows = _rows(results, "total")
+    rows = rows_of(results, "total")
     found = [statistics.median(ratios(by, "eqx")) for _, by in rows]
     return (
         f"A first call takes {min(found):.2f} to {max(found):.2f} times as long as "
         f"under `equinox.filter_jit` (medians of {len(found)} cases)."
     )
+
+
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column has names, and the others figures."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 # --- parts ----------------------------------------------------------------------------
@@ -160,17 +166,12 @@ def _only(results: Results, group: str) -> Results:
     return {**results, "cases": found}
 
 
-def _rows(results: Results, mode: str) -> list[Row]:
-    cases = results["cases"]
-    return [(e["name"], e["times"][mode]) for e in cases if mode in e["times"]]
-
-
 def _summary(
     results: Results, group: str, mode: str = "blocked"
 ) -> dict[str, tuple[float, float, float]]:
     """The median, least and greatest of the ratios of a group to each rival."""
     out = {}
-    rows = _rows(_only(results, group), mode)
+    rows = rows_of(_only(results, group), mode)
     for rival in ("eqx", "jit", "flat"):
         found = [ratios(by, rival) for _, by in rows]
         if medians := list(map(statistics.median, filter(None, found))):
@@ -180,13 +181,8 @@ def _summary(
 
 def _markdown(table: Table) -> str:
     head = [_plain(column) for column in table.columns]
-    body = _lines(head, [[_cell(cell) for cell in row] for row in table.rows])
+    body = markdown_table(head, [[_cell(cell) for cell in row] for row in table.rows])
     return f"**{_plain(table.title)}**\n\n{body}"
-
-
-def _lines(head: list[str], rows: list[list[str]]) -> str:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 def _cell(cell: Cell) -> str:

@@ -30,7 +30,6 @@ ROOT = Path(__file__).parent.parent
 _PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "diffrax")
 
 Results = dict[str, Any]
-Entry = dict[str, Any]
 
 
 def _cpu() -> str:
@@ -105,7 +104,8 @@ def new_results(module: str) -> Results:
 
 def collect(
     module: str,
-    measure: dict[str, Callable[[], dict[str, Any]]],
+    names: list[str],
+    measure: Callable[[str], dict[str, Any]],
     file: Path | None,
     markdown: Callable[[Results], str],
 ) -> int:
@@ -114,15 +114,15 @@ def collect(
     **Arguments:**
 
     - `module`: the one that this process runs.
-    - `measure`: by name, what gives the entry of a program. If it fails, the others are
-        still measured.
+    - `names`: the programs.
+    - `measure`: gives the entry of one. If it fails, the others are still measured.
     """
     results = {**new_results(module), "programs": []}
     del results["cases"]
-    for name, entry_of in measure.items():
+    for name in names:
         print(name, file=sys.stderr, flush=True)
         try:
-            results["programs"].append(entry_of())
+            results["programs"].append(measure(name))
         except Exception as e:
             results["problems"].append(f"{name}: {e}")
             print(results["problems"][-1], file=sys.stderr)

@@ -102,15 +102,17 @@ def ratio(times: dict[str, list[float]], rival: str, with_interval: bool = True)
     return ratio_cell(interval(found), with_interval) if found else Cell("")
 
 
+def rows_of(results: Results, mode: str) -> list[Row]:
+    """The times of all cases that were timed in this way."""
+    cases = results["cases"]
+    return [(e["name"], e["times"][mode]) for e in cases if mode in e["times"]]
+
+
 def tables(results: Results, modes: Iterable[str] = TITLES) -> list[Table]:
     """The tables of what a results file has, two for each mode."""
     out = []
     for mode in modes:
-        rows = [
-            (e["name"], e["times"][mode])
-            for e in results["cases"]
-            if mode in e["times"]
-        ]
+        rows = rows_of(results, mode)
         if mode == "dispatch":  # Equinox's calls return when the result is ready
             rows = [
                 (case, {name: x for name, x in times.items() if name != "eqx"})

@@ -9,15 +9,13 @@ excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwh
 """
 
 import argparse
-import functools
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks import prefer_installed_package
+from benchmarks import parser_of, prefer_installed_package
 
 
 _PAIRS = 30
@@ -26,27 +24,9 @@ _LOOKS = (8, 12, 16, 20, 25, 30)
 _CONFIDENCE = 1 - 0.05 / len(_LOOKS)
 
 
-# --- in the processes of the programs -------------------------------------------------
-
-
-def _run_program(name: str, jit: str, steps: int | None) -> None:
-    if jit == "ours":
-        import eqx_fastjit
-
-        eqx_fastjit.install()
-    # Imported late: libraries decorate their functions when they are imported.
-    from benchmarks.programs import PROGRAMS
-
-    PROGRAMS[name](*(() if steps is None else (steps,)))
-
-
-# --- in the process that compares -----------------------------------------------------
-
-
-def _process(name: str, what: str, steps: int | None) -> float:
+def _process(name: str, what: str) -> float:
     """Wall seconds of a process."""
     command = [sys.executable, "-m", "benchmarks.whole", "--child", what]
-    command += [] if steps is None else ["--steps", str(steps)]
     start = time.perf_counter()
     run = subprocess.run([*command, "--programs", name], capture_output=True, text=True)
     seconds = time.perf_counter() - start
@@ -56,7 +36,7 @@ def _process(name: str, what: str, steps: int | None) -> float:
     return seconds
 
 
-def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
+def compare(name: str, pairs: int) -> dict[str, Any]:
     """Wall seconds of a program, in at most so many pairs, with both libraries.
 
     Raises `RuntimeError` if a process fails.
@@ -67,7 +47,7 @@ def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
     for n in range(1, pairs + 1):
         # Neither is always first.
         for who in sorted(seconds, reverse=n % 2 == 0):
-            seconds[who].append(_process(name, who, steps))
+            seconds[who].append(_process(name, who))
         low, _, high = interval(ratios(seconds, "eqx"), _CONFIDENCE)
         if n in _LOOKS and (high < 1 or low > 1):
             break
@@ -76,54 +56,48 @@ def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, for the documentation."""
-    from benchmarks.pages import made_by
+    from benchmarks.pages import made_by, markdown_table
     from benchmarks.table import ratio_cell
     from benchmarks.timing import interval, ratios
 
-    lines = [
-        "| program | equinox, s | eqx_fastjit, s | over equinox | pairs |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    head = ["program", "equinox, s", "eqx_fastjit, s", "over equinox", "pairs"]
+    rows = []
     for entry in results["programs"]:
         seconds = entry["seconds"]
-        wall = {who: statistics.median(x) for who, x in seconds.items()}
+        wall = [f"{statistics.median(seconds[who]):.2f}" for who in ("eqx", "ours")]
         ratio = ratio_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
         shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
-        lines.append(
-            f"| {entry['title']} | {wall['eqx']:.2f} | {wall['ours']:.2f} | {shown} | "
-            f"{len(seconds['eqx'])} |"
-        )
-    return "\n".join(lines) + f"\n\n{made_by(results)}"
+        rows.append([entry["title"], *wall, shown, str(len(seconds["eqx"]))])
+    return f"{markdown_table(head, rows)}\n\n{made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.whole",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.whole", __doc__)
     parser.add_argument("--programs", metavar="NAMES", help="separated by commas")
     parser.add_argument("--pairs", type=int, default=_PAIRS, metavar="N")
-    parser.add_argument("--steps", type=int, metavar="N", help="of each program")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--child", choices=("eqx", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.child:
-        _run_program(options.programs, options.child, options.steps)
-        return 0
+    if options.child == "ours":
+        import eqx_fastjit
+
+        eqx_fastjit.install()
+    # Imported late: libraries decorate their functions when they are imported.
     from benchmarks.programs import PROGRAMS
+
+    if options.child:
+        PROGRAMS[options.programs]()
+        return 0
     from benchmarks.results_file import collect
 
     def entry(name: str) -> dict[str, Any]:
-        found = compare(name, options.pairs, options.steps)
+        found = compare(name, options.pairs)
         return {**found, "title": PROGRAMS[name].__doc__}
 
     names = options.programs.split(",") if options.programs else list(PROGRAMS)
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    entries = {name: functools.partial(entry, name) for name in names}
-    return collect("benchmarks.whole", entries, options.json, markdown)
+    return collect("benchmarks.whole", names, entry, options.json, markdown)
 
 
 if __name__ == "__main__":

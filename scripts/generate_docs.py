@@ -8,7 +8,6 @@ benchmarks/results, and draws the figures.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -36,7 +35,16 @@ def _results(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-# --- help of the commands -------------------------------------------------------------
+# --- what the commands print ----------------------------------------------------------
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command of `eqx-fastjit`, as on a terminal of 80 columns."""
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    command = [sys.executable, "-m", "eqx_fastjit", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+    )
 
 
 def _help(name: str, page: Path) -> str:
@@ -47,12 +55,7 @@ def _help(name: str, page: Path) -> str:
 
 
 def _help_of(*name: str) -> str:
-    command = [sys.executable, "-m", "eqx_fastjit", *name, "--help"]
-    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    out = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment
-    )
-    return f"```text\n{out.stdout.rstrip()}\n```"
+    return f"```text\n{_run(*name, '--help').stdout.rstrip()}\n```"
 
 
 def _doctor(name: str, page: Path) -> str:
@@ -65,13 +68,7 @@ def _doctor(name: str, page: Path) -> str:
         EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
-    command = [sys.executable, "-m", "eqx_fastjit", "doctor"]
-    command.append("benchmarks/results/faulty_train.jsonl")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    environment.pop("EQX_FASTJIT_LOG", None)
-    out = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
-    )
+    out = _run("doctor", "benchmarks/results/faulty_train.jsonl")
     lines = out.stderr.partition("\n\n1. ")[0].strip().splitlines()
     if name == "first":
         rows = lines.index("") + 1
@@ -104,8 +101,8 @@ def _bench(name: str, page: Path) -> str:
     """The tables of a group of cases, on each device that has timed them."""
     cpu = _results("cpu")
     if name == "legend":
-        made_by = map(pages.made_by, _by_device().values())
-        return "\n\n".join([table.EXPLANATION, *made_by])
+        by_device = _by_device().values()
+        return "\n\n".join([table.EXPLANATION, *map(pages.made_by, by_device)])
     if name == "first":
         return f"{pages.one_mode(cpu, 'total')}\n\n{pages.first_calls(cpu)}"
     if name in ("strategies", "eager"):
@@ -121,12 +118,6 @@ def _loops(device: str, page: Path) -> str:
     return pages.loops_by_hand(results) if "rows" in results else pages.loops(results)
 
 
-def _startup(name: str, page: Path) -> str:
-    """The table of ways to start, or a sentence on them."""
-    results = _results("startup")
-    return startup.summary(results) if name == "summary" else startup.markdown(results)
-
-
 # --- putting it into the pages --------------------------------------------------------
 
 # By the first word of a part's name: a function of the rest, and of the page.
@@ -138,7 +129,9 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
-    "startup": _startup,
+    "startup": lambda name, page: (
+        startup.summary if name == "summary" else startup.markdown
+    )(_results("startup")),
     "zoo": lambda name, page: (
         pages.headline if name == "headline" else pages.whole_functions
     )(_by_device()),

@@ -1,7 +1,7 @@
 """What exporting saves at start-up, for the functions of the zoo.
 
     python -m scripts.startup --json benchmarks/results/startup.json
-    python -m scripts.startup --cases gru,policy --rounds 1
+    python -m scripts.startup --cases gru,policy
 
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
@@ -12,8 +12,6 @@ compiled for `EQX_ON_ERROR=nan`, since checks cannot be exported. This takes 10 
 on two cores; run nothing else meanwhile. The second command is a quick look.
 """
 
-import argparse
-import functools
 import multiprocessing
 import os
 import statistics
@@ -21,21 +19,16 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from benchmarks import prefer_installed_package
+from benchmarks import parser_of, prefer_installed_package
 
 
 WAYS = ("anew", "cached", "portable", "compiled")
-_CALL_ROUNDS = 25
+_ROUNDS, _CALL_ROUNDS = 3, 25
 
 
 # --- in processes of their own, which import JAX --------------------------------------
-
-
-class _Called(Exception):
-    """The function of a case was called: that, and its arguments."""
 
 
 def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -43,20 +36,18 @@ def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
     import eqx_fastjit
     from benchmarks import contenders
 
-    def filter_jit(fun: Any) -> Any:
-        def call(*args: Any) -> Any:
-            raise _Called(eqx_fastjit.filter_jit(fun), args)
+    found: list[tuple[Any, tuple[Any, ...]]] = []
 
-        return call
+    def filter_jit(fun: Any) -> Any:
+        jitted = eqx_fastjit.filter_jit(fun)
+        # A loop takes its arguments for what it carries on.
+        return lambda *args: found.append((jitted, args)) or args
 
     contenders.FILTER_JITS["ours"] = filter_jit  # before the cases use it
     from benchmarks.cases import CASES
 
-    try:
-        CASES[name].build(("ours",))["ours"]()
-    except _Called as called:
-        return called.args[0], called.args[1]
-    raise AssertionError(f"{name} calls nothing")
+    CASES[name].build(("ours",))["ours"]()
+    return found[0]
 
 
 def _export(name: str, path: str) -> None:
@@ -104,19 +95,14 @@ def _later_calls(name: str, path: str) -> list[float]:
 # --- in the process that starts them --------------------------------------------------
 
 
-def _set_option(name: str, value: str) -> None:
-    os.environ[name] = value
-
-
 def _in_a_process(function: Any, *args: str) -> Any:
     """What a function returns in a fresh process, which has yet to import Equinox."""
-    context = multiprocessing.get_context("spawn")
-    options = ("EQX_ON_ERROR", "nan")
-    with ProcessPoolExecutor(1, context, _set_option, options) as pool:
+    os.environ["EQX_ON_ERROR"] = "nan"
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args).result()
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """Seconds of each way in each round, and ratios of later calls."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +110,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         _in_a_process(_export, name, path)
         for way in ("cached", "portable"):  # to fill the cache
             _in_a_process(_first_result, name, path, way)
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             for way in WAYS:
                 seconds[way].append(_in_a_process(_first_result, name, path, way))
         calls = _in_a_process(_later_calls, name, path)
@@ -133,65 +119,46 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: each way to start, over a start from scratch."""
-    from benchmarks.pages import made_by
+    from benchmarks.pages import made_by, markdown_table
 
-    names = ("cached / scratch", "portable / scratch", "compiled / scratch", "calls")
-    lines = [f"| function | scratch, s | {' | '.join(names)} |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
-    rows = _rows(results)
-    for entry, row in zip(results["programs"], rows, strict=True):
-        cells = " | ".join(f"{x:.2f}" for x in row)
-        lines.append(f"| `{entry['name']}` | {cells} |")
-    medians = " | ".join(f"{x:.2f}" for x in _medians(rows))
-    lines.append(f"| median | {medians} |")
-    return "\n".join(lines) + f"\n\n{made_by(results)}"
+    over = [f"{way} / scratch" for way in WAYS[1:]]
+    rows = _rows(results).items()
+    cells = [[name, *(f"{x:.2f}" for x in row)] for name, row in rows]
+    table = markdown_table(["function", "scratch, s", *over, "calls"], cells)
+    return f"{table}\n\n{made_by(results)}"
 
 
 def summary(results: dict[str, Any]) -> str:
     """What each way to start gains, in a sentence."""
-    rows = _rows(results)
-    _, cached, portable, compiled, _ = _medians(rows)
+    _, cached, portable, compiled, _ = _rows(results)["median"]
     return (
         f"JAX's persistent cache alone brings a start to {cached:.2f} of the time. The "
         f"portable form of an exported function brings it to {portable:.2f}, and the "
-        f"compiled form to {compiled:.2f} (medians of {len(rows)} functions)."
+        f"compiled form to {compiled:.2f} (medians of {len(results['programs'])} "
+        "functions)."
     )
 
 
-def _rows(results: dict[str, Any]) -> list[list[float]]:
-    """Seconds from scratch, the other ways over that, and later calls."""
-    rows: list[list[float]] = []
+def _rows(results: dict[str, Any]) -> dict[str, list[float]]:
+    """Seconds from scratch, the other ways over that, and later calls; and medians."""
+    rows: dict[str, list[float]] = {}
     for entry in results["programs"]:
         scratch, *others = map(statistics.median, entry["seconds"].values())
         calls = statistics.median(entry["calls"])
-        rows.append([scratch, *(x / scratch for x in others), calls])
-    return rows
-
-
-def _medians(rows: list[list[float]]) -> list[float]:
-    return [statistics.median(column) for column in zip(*rows, strict=True)]
+        rows[f"`{entry['name']}`"] = [scratch, *(x / scratch for x in others), calls]
+    columns = zip(*rows.values(), strict=True)
+    return {**rows, "median": [statistics.median(column) for column in columns]}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    from benchmarks.cases import choose, UnknownCase
+    from benchmarks.cases import choose
     from benchmarks.results_file import collect
 
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.startup",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--cases", default="zoo", metavar="NAMES")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    parser = parser_of("scripts.startup", __doc__)
+    parser.add_argument("--cases", type=choose, default="zoo", metavar="NAMES")
     options = parser.parse_args(argv)
-    try:
-        names = choose(options.cases)
-    except UnknownCase as e:
-        parser.error(str(e))
-    entries = {name: functools.partial(measure, name, options.rounds) for name in names}
-    return collect("scripts.startup", entries, options.json, markdown)
+    return collect("scripts.startup", options.cases, measure, options.json, markdown)
 
 
 if __name__ == "__main__":

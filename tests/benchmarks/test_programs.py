@@ -30,7 +30,7 @@ def test_a_program_computes_the_same_with_eqx_fastjit(name, as_users_have_it):
 def test_pairs_are_run_until_the_interval_excludes_1(ours, pairs, monkeypatch):
     order, times = [], iter(ours)
 
-    def process(name, what, steps):
+    def process(name, what):
         order.append(what)
         return 1.0 if what == "eqx" else next(times)
 
