@@ -324,9 +324,11 @@ class Use:
         reasons: list[str] = []
         if self.dispatch >= _REASON * idle:
             reasons.append("its calls are short, and `lax.scan` over steps would help")
-        if self.saved_by_running_ahead() >= _REASON * idle:
+        ahead = self.saved_by_running_ahead()
+        if ahead >= _REASON * idle:
             by_calls = 2 * self.by_calls > self.waited
-            reasons.append(_CALLS_BLOCK if by_calls else _READS)
+            most = f", by {show_seconds(ahead)} at most"
+            reasons.append((_CALLS_BLOCK if by_calls else _READS) + most)
         if self.operations >= _REASON * idle:
             reasons.append("operations outside of jit are dispatched one by one")
         if not reasons:
