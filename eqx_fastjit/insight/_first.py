@@ -34,6 +34,8 @@ LEAST_SECONDS = 0.2
 _LARGE = 1 << 20
 # Seconds to read a compiled program from JAX's persistent cache.
 _READING = 4e-3
+# Seconds of XLA for an operation alone, where a run has none.
+_ALONE = 0.02
 # XLA's part over that of tracing and lowering, where a run has nothing to compare with.
 _USUAL = 4.0
 
@@ -210,25 +212,16 @@ def helps(
 def _loops(
     run: Run, events: Sequence[Event]
 ) -> Iterator[tuple[Finding, dict[Event, float]]]:
-    """The unrolled loops, each once, with what `scan` would save of each compilation.
-
-    That is by the number of equations, without what constants and any program cost.
-    """
-    alone = [e.seconds for e in run.events if e.compile and is_operation(e)]
-    least = statistics.median(alone) if alone else 0.0
+    """The unrolled loops, each once, with what `scan` saves of each compilation."""
+    alone = [e.compile for e in run.events if e.compile and is_operation(e)]
+    each = statistics.median(alone) if alone else _ALONE
     by_place: dict[Any, list[Event]] = {}
     for event in events:
         if (loop := _look_at(run, event).loop) is not None:
             by_place.setdefault(loop.place, []).append(event)
     for place, unrolled in by_place.items():
         looks = {event: _look_at(run, event) for event in unrolled}
-        saved = {
-            event: max(0.0, event.seconds - _by_constants(run, event) - least)
-            * (look.loop.equations - look.loop.scan_equations)
-            / look.equations
-            for event, look in looks.items()
-            if look.loop is not None
-        }
+        saved = {event: _by_scan(run, event, each) for event in unrolled}
         look = max(looks.values(), key=lambda x: x.equations)
         functions = collections.Counter(name_of(e.function) for e in unrolled)
         assert look.loop is not None
@@ -257,14 +250,31 @@ def _loops(
         )
 
 
+def _by_scan(run: Run, event: Event, each: float) -> float:
+    """About what `scan` saves of a compilation with an unrolled loop.
+
+    Tracing and lowering follow the number of equations. XLA compiles many that are
+    alike faster than the first one: of the body, each takes about as long as an
+    operation that is compiled alone, which is `each`.
+    """
+    look = _look_at(run, event)
+    assert look.loop is not None
+    share = look.loop.equations / look.equations
+    spared = share - look.loop.scan_equations / look.equations
+    unrolled = share * (event.compile - _by_constants(run, event))
+    body = each * look.loop.scan_equations
+    return max(0.0, spared * _before_xla(event) + unrolled - body)
+
+
 # With the layers as they are, so that results are the same.
 _STACK = (
-    " Before it, `parts = [eqx.partition(x, eqx.is_array) for x in layers]`, "
+    " Stack them once, where the model is made, and keep what is stacked in place of "
+    "the list: `parts = [eqx.partition(x, eqx.is_array) for x in layers]`, "
     "`arrays, rest = zip(*parts)` and "
-    "`xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)`, where `layers` is the "
-    "list; in `body`, the one that it takes is "
-    "`eqx.combine(arrays, rest[0])`. (They may differ in their arrays only. To have "
-    "layers stacked from the start, make them by `eqx.filter_vmap` over their keys.)"
+    "`xs = jax.tree.map(lambda *x: jnp.stack(x), *arrays)`; in `body`, the one that it "
+    "takes is `eqx.combine(arrays, rest[0])`. (They may differ in their arrays only. "
+    "New layers are stacked from the start if `eqx.filter_vmap` makes them over their "
+    "keys. To stack them in what is differentiated compiles for longer than the loop.)"
 )
 
 

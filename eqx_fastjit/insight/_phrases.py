@@ -6,7 +6,7 @@ from typing import Any
 from eqx_fastjit._facts import Place
 
 from ._attributes import cells_of, fields_of, inner_of
-from ._describe import Cause, Leaf, parent, WRAPPED
+from ._describe import Cause, is_below, Leaf, parent, WRAPPED
 from ._events import Event
 from ._groups import Group
 from ._roots import argument_of, is_number, is_weak, Root
@@ -71,6 +71,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "set_at": _set_at(event, path),
     }
     facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
+    facts["solver"] = _solver(root, facts["code"])
     facts |= _optimiser(root, event) | _placement(root) | _closure(root)
     return facts
 
@@ -120,7 +121,9 @@ def _own_class(root: Root, leaf: Leaf | None) -> str:
 
 def _set_at(event: Event, path: str) -> str:
     """The lines that set a field, in words."""
-    lines = listed((show_place(x) for x in set_at(event.frames, path)), 3)
+    leaf = {x.path: x for x in event.signature}.get(parent(path))
+    cls = "" if leaf is None else leaf.type.rpartition(".")[2]
+    lines = listed((show_place(x) for x in set_at(event.frames, path, cls)), 3)
     return f" It is set at {lines}." if lines else ""
 
 
@@ -191,6 +194,18 @@ def _edit(
         unless = f", unless it is computed from `{root.leaf}`"
     same = f"The same goes for {listed(others, 3)}{unless}. " if others else ""
     return {"code": code, "edit": text + same}
+
+
+def _solver(root: Root, code: str) -> str:
+    """What is enough for a Module that nothing can differentiate."""
+    argument = argument_of(root.leaf)
+    leaves = root.table.rows[-1].leaves.values()
+    if any(x.kind == "array" and is_below(x.path, argument) for x in leaves):
+        return ""
+    return (
+        f"`{argument}` has no arrays. If it is a solver, say, and the field is not "
+        f"static: write `{code}` where it is made. Otherwise: "
+    )
 
 
 def _configuration(root: Root) -> dict[str, str]:
@@ -288,7 +303,7 @@ def _argument_how(root: Root, line: Place | None) -> str:
     lines = (line, event and event.function.place)
     hints: list[str] = []
     if any("vmap(" in source_line(x) for x in lines):
-        hints.append("Under `jax.vmap`, with `in_axes=None` for it.")
+        hints.append("Under `jax.vmap`, by position, with `in_axes=None` for it.")
     if any(_variable(root, x) != x for x in cells_of(root)):
         hints.append(
             "A model is an argument under `eqx.filter_jit`; `jax.jit` takes arrays."

@@ -110,29 +110,32 @@ def made_by(event: Event, path: str) -> Made | None:
     return Made(site._replace(line=value.lineno), factory, text)
 
 
-def set_at(frames: tuple[Place, ...], path: str) -> list[Place]:
+def set_at(frames: tuple[Place, ...], path: str, cls: str) -> list[Place]:
     """The lines that set a field, in the files of those that lead to a call.
 
-    By its name: as a keyword, as an attribute, or by `tree_at`.
+    By its name: as a keyword, as an attribute, or by `tree_at`. `cls` is the name of
+    the class: others may have such a field, too.
     """
     field, found = path.rpartition(".")[2], list[Place]()
     if field == path:
         return []
     for frame in {x.file: x for x in frames}.values():
-        nodes: list[Any] = [x for x in nodes_of(frame.file) if _sets(x, field)]
+        nodes: list[Any] = [x for x in nodes_of(frame.file) if _sets(x, field, cls)]
         found += [frame._replace(line=n) for n in sorted({x.lineno for x in nodes})]
     return found
 
 
-def _sets(node: Any, field: str) -> bool:
-    if isinstance(node, ast.keyword):
-        return node.arg == field
+def _sets(node: Any, field: str, cls: str) -> bool:
     if isinstance(node, ast.Attribute):  # but in a class of its own
         is_own = getattr(node.value, "id", "") == "self"
         return node.attr == field and isinstance(node.ctx, ast.Store) and not is_own
-    if isinstance(node, ast.Call) and _name(node) == "tree_at":
+    if not isinstance(node, ast.Call):
+        return False
+    if (name := _name(node)) == "tree_at":
         return any(getattr(x, "attr", "") == field for x in ast.walk(node))
-    return False
+    # A function may make it; another class does not.
+    may_be = name == cls or name[:1].islower()
+    return may_be and any(k.arg == field for k in node.keywords)
 
 
 def _assigned(site: Place, name: str) -> ast.expr | None:
