@@ -16,6 +16,7 @@ import enum
 import functools
 import itertools
 import json
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -53,19 +54,15 @@ def split(tree: Any) -> tuple[list[Any], Any]:
     return arrays, structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
 
 
-# Values of these types are themselves in JSON, or a text.
-_TO_JSON: dict[type, Callable[[Any], Any]] = {
-    **{x: x for x in (bool, int, str)},
-    **dict.fromkeys((float, complex, type(...)), repr),
-    type(None): lambda x: x,
-    bytes: bytes.hex,
+# Values of these types are themselves in JSON, or a text: how to write and read them.
+_JSON: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    **{x: (x, x) for x in (bool, int, str)},
+    **{x: (repr, x) for x in (float, complex)},
+    types.EllipsisType: (repr, lambda _: ...),
+    types.NoneType: (lambda _: None, lambda _: None),
+    bytes: (bytes.hex, bytes.fromhex),
 }
-_FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    **{x.__name__: x for x in (bool, int, str, float, complex)},
-    "ellipsis": lambda _: ...,
-    "NoneType": lambda _: None,
-    "bytes": bytes.fromhex,
-}
+_FROM_JSON = {x.__name__: read for x, (_, read) in _JSON.items()}
 # The readers of values that are written as their state.
 _BY_STATE = ("struct", "numpy", "scalar", "hashed", "state")
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
@@ -95,8 +92,8 @@ class Encoder:
     def write(self, x: Any, path: str) -> list[Line]:
         """Add the lines of a value; returns all."""
         cls = type(x)
-        if cls in _TO_JSON:
-            self._line(path, cls.__name__, _TO_JSON[cls](x))
+        if cls in _JSON:
+            self._line(path, cls.__name__, _JSON[cls][0](x))
         elif cls is ArrayRef:
             self._line(path, "array", x.number)
         elif cls in _SEQUENCES.values():
