@@ -213,8 +213,9 @@ def _loops(
     run: Run, events: Sequence[Event]
 ) -> Iterator[tuple[Finding, dict[Event, float]]]:
     """The unrolled loops, each once, with what `scan` saves of each compilation."""
-    alone = [e.compile for e in run.events if e.compile and is_operation(e)]
-    each = statistics.median(alone) if alone else _ALONE
+    alone = sorted(e.compile for e in run.events if e.compile and is_operation(e))
+    # Some are no single ones, such as those that draw random numbers.
+    each = alone[len(alone) // 4] if alone else _ALONE
     by_place: dict[Any, list[Event]] = {}
     for event in events:
         if (loop := _look_at(run, event).loop) is not None:
@@ -254,7 +255,7 @@ def _by_scan(run: Run, event: Event, each: float) -> float:
     """About what `scan` saves of a compilation with an unrolled loop.
 
     Tracing and lowering follow the number of equations. XLA compiles many that are
-    alike faster than the first one: of the body, each takes about as long as an
+    alike faster than the first one: of the body, each takes about as long as a simple
     operation that is compiled alone, which is `each`.
     """
     look = _look_at(run, event)
@@ -262,7 +263,9 @@ def _by_scan(run: Run, event: Event, each: float) -> float:
     share = look.loop.equations / look.equations
     spared = share - look.loop.scan_equations / look.equations
     unrolled = share * (event.compile - _by_constants(run, event))
-    body = each * look.loop.scan_equations
+    # Each array that a `scan` takes of a list is sliced, and so is its gradient.
+    is_sliced = look.loop.layered and not look.loop.independent
+    body = each * look.loop.scan_equations * (1 + is_sliced)
     return max(0.0, spared * _before_xla(event) + unrolled - body)
 
 

@@ -186,6 +186,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         values = [x.results if kind == "results" else x.operands for x in operations]
     others = [f"`{_name(x)}`" for x in by_name[1:]]
     body = operations[0].body
+    is_growing = _is_growing([x.operands for x in operations])
     function = line.place.function.rpartition(".")[2]
     facts = {
         "operation": _name(main),
@@ -195,6 +196,8 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "kind": "results" if kind == "results" else "several options",
         "values": listed((f"({shortened(x)})" for x in values), 4),
         "body": f"`{body}`" if body else "a function that it is given",
+        "growing": _GROWING if is_growing else "",
+        "shapes_edit": "one shape, or NumPy" if is_growing else "NumPy, or jit it",
         "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
     }
     firsts = sum(found[0].seconds for found in by_name)
@@ -209,6 +212,21 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         functions={_name(found): len(found) for found in by_name},
         calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
     )
+
+
+# Where an array becomes longer and longer.
+_GROWING = (
+    "Keep what grows in a Python list, and stack it once, after the loop; or write "
+    "into an array of the final size, `buffer.at[i].set(x)`, and mask what is not yet "
+    "there. "
+)
+
+
+def _is_growing(shapes: list[str]) -> bool:
+    """Whether a length is larger each time."""
+    lengths = [[int(n) for n in _LENGTH.findall(text)] for text in shapes]
+    axes = zip(*lengths, strict=False)
+    return any(all(a < b for a, b in itertools.pairwise(x)) for x in axes)
 
 
 def warm_findings(spots: Iterable[Any]) -> list[Finding]:

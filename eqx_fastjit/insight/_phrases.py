@@ -1,5 +1,6 @@
 """What the sentences of the table of causes can name, for a root of a group."""
 
+import itertools
 import re
 from typing import Any
 
@@ -280,21 +281,48 @@ def _closure(root: Root) -> dict[str, str]:
         "cells": "",
     }
     shown: list[str] = []
-    names: list[str] = []
-    for path in dict.fromkeys(_variable(root, x) for x in cells_of(root)[:9]):
+    passed: list[str] = []
+    static: list[str] = []
+    paths = cells_of(root)[:9]
+    for path in dict.fromkeys(_variable(root, x) for x in paths):
         name = re.sub(r"^\.keywords\['(\w+)'\]", r"\1", path.removeprefix(root.leaf))
         name = re.sub("[<>]", "", name.removeprefix(WRAPPED)).lstrip(".")
-        names.append(name)
         values = [str(x) for x in root.table.leaves(path) if x is not None]
         differ = listed(values) if len({*values}) > 1 else f"{values[0]}, made again"
         shown.append(f"`{name}` ({differ})")
+        (passed if _is_dynamic(root, path) else static).append(f"`{name}`")
     cells = ", ".join(shown)
     bound = f" What it binds is not the same: {cells}." if cells else ""
-    changing = listed(f"`{name}`" for name in names) or "what changes"
-    found = [x for path in cells_of(root)[:9] for x in root.table.leaves(path) if x]
-    has_number = not names or any(map(is_number, found))
-    facts |= {"cells": cells, "bound": bound, "changing": changing}
-    return facts | {"as_arrays": " (a number as an array)" * has_number}
+    leaves = itertools.chain(*map(root.table.leaves, paths))
+    numbers = any(map(is_number, filter(None, leaves)))
+    to_pass = _to_pass(passed, static, numbers or not paths)
+    return facts | {"cells": cells, "bound": bound, "to_pass": to_pass}
+
+
+def _to_pass(passed: list[str], static: list[str], has_numbers: bool) -> str:
+    """What to do with the variables of a function that is made again, in sentences."""
+    text = ""
+    if passed or not static:
+        as_arrays = " (a number as an array)" if has_numbers else ""
+        text = f" Pass {listed(passed or ['what changes'])} as an argument{as_arrays}."
+    if static:
+        text += (
+            f" Create {listed(static)} once as well: as an argument it is static, and "
+            "each new one compiles. (Of an optax optimiser, `optax.inject_hyperparams` "
+            "makes what changes an array of its state.)"
+        )
+    return text
+
+
+def _is_dynamic(root: Root, path: str) -> bool:
+    """Whether a variable can be passed as an argument: it has numbers or arrays."""
+    inside = {
+        x: leaf
+        for row in root.table.rows
+        for x, leaf in row.leaves.items()
+        if x == path or is_below(x, path)
+    }
+    return any(x.dtype or is_number(x) for x in inside.values())
 
 
 def _argument_how(root: Root, line: Place | None) -> str:

@@ -216,7 +216,7 @@ def _with_operations(finding: Finding, following: list[list[Event]]) -> Finding:
         return finding
     says = (
         f"{finding.says} Operations outside of jit compile for the same lengths, "
-        f"and no more if there is one, from where it begins: {listed(shown)}."
+        f"and only once if what they make has one length, too: {listed(shown)}."
     )
     return dataclasses.replace(finding, says=says)
 

@@ -291,13 +291,19 @@ def _originals(table: Table) -> dict[Column, Column]:
             values = table.values(column)
             lengths = tuple(str(x[-1]) for x in values if x is not None)
             known = equal.get(("axis", lengths)) or equal.get(("value", values))
-            if known not in (None, column):
+            if known is not None and known != column and not _are_fields(known, column):
                 found[column] = known
         for tail in _tails(path):
             known = tails.get(_mirrored(tail, column, ids))
             if known and argument_of(known.path) != argument_of(path):
                 found[column] = known
     return {column: found.get(known, known) for column, known in found.items()}
+
+
+def _are_fields(*columns: Column) -> bool:
+    """Whether they are values of one object, which are all to be told."""
+    owners = {parent(x.path) if x.aspect == "value" else "" for x in columns}
+    return len(owners) == 1 and "" not in owners
 
 
 def _mirrored(tail: str, column: Column, ids: Partition) -> object:
