@@ -11,6 +11,7 @@ import functools
 import itertools
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jax.extend.core import Literal
@@ -117,7 +118,7 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
         n, equations = statistics.median_low(times), members[place]
         size = sum(e.size for e in equations)
         varies = _varying(equations, n, given)
-        is_uniform = _is_uniform(equations, n)
+        is_uniform = _is_uniform(equations, n, {*scope.jax.invars})
         is_independent = is_uniform and _is_independent(equations, n)
         loops.append(UnrolledLoop(place, n, size, is_uniform, *varies, is_independent))
     found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
@@ -149,17 +150,35 @@ def _add(
                 equation = e.name, e.frames
                 lines.setdefault(e.path, {})[equation] = counts[equation]
     for (place, _), lines in times.items():
-        n = min(statistics.mode(sorted(x.values())[::-1]) for x in lines.values())
-        executed.setdefault(place, []).append(n)
+        executed.setdefault(place, []).append(_times(lines.values()))
 
 
-def _is_uniform(equations: list[Equation], iterations: int) -> bool:
+def _times(lines: Iterable[dict[Any, int]]) -> int:
+    """How often a call was executed, by the counts of its equations in each line."""
+    sizes: Counter[int] = Counter()
+    for counts in lines:
+        sizes[statistics.mode(sorted(counts.values())[::-1])] += sum(counts.values())
+    n = min(sizes)
+    more = min((x for x in sizes if x > 1), default=1)
+    # Under `vmap`, the first iteration has lines of its own, and lacks others: what is
+    # carried is not yet batched.
+    if n == 1 < more and sizes[1] * more <= sizes.total():
+        n = more
+    return n + 1 if more == n and n + 1 in sizes else n
+
+
+def _is_uniform(
+    equations: list[Equation], iterations: int, arguments: set[Any]
+) -> bool:
     """Whether each instruction does the same to the same shapes each time.
+
+    `arguments`, such as the weight of a layer, have all their axes each time.
 
     A gradient makes several equations of one, each with its own shape, and may leave
     out those of one iteration.
     """
-    types: dict[Any, Counter[str]] = collections.defaultdict(Counter)
+    types: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
+    operands: dict[Any, list[Any]] = {}
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
         both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
@@ -167,12 +186,32 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
         # its gradient.
         has_own = e.name not in ("slice", "pad") and not jaxprs_in(e.jax)
         params = e.jax.params if has_own else {}
-        types[e.name, e.frames][f"{both} {params}"] += 1
-    return all(
-        n >= min(iterations - 1, found.total())
-        for found in types.values()
-        for n in found.values()
-    )
+        types[e.name, e.frames][text := f"{both} {params}"] += 1
+        operands[e.name, e.frames, text] = e.jax.invars
+    for key, found in types.items():
+        if (least := iterations - 1) > found.total():
+            continue  # of one iteration
+        usual = [operands[*key, text] for text, n in found.items() if n >= least]
+        for text, n in found.items():
+            own = operands[*key, text]
+            if n < least and not any(_is_unbatched(own, x, arguments) for x in usual):
+                return False
+    return True
+
+
+def _is_unbatched(own: list[Any], others: list[Any], arguments: set[Any]) -> bool:
+    """Whether operands are as others, but for an axis that some of these have not.
+
+    So is the first iteration under `vmap`, if what is carried begins as a constant.
+    """
+    pairs = [(v, w) for v, w in zip(own, others, strict=False) if v.aval != w.aval]
+    for v, w in pairs:
+        x, y = ([n for n in getattr(z.aval, "shape", ()) if n != 1] for z in (v, w))
+        is_less = x == y or any(x == [*y[:i], *y[i + 1 :]] for i in range(len(y)))
+        both = not isinstance(v, Literal) and not isinstance(w, Literal)
+        if not is_less or (both and {v, w} <= arguments):
+            return False
+    return bool(pairs)
 
 
 def _is_independent(equations: list[Equation], iterations: int) -> bool:

@@ -132,6 +132,37 @@ def test_a_loop_that_is_called_twice_is_one():
     }
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad])
+def test_a_loop_under_vmap_whose_first_iteration_is_not_batched(transform):
+    """What is carried begins as a constant, as in a recurrent model."""
+    cell = eqx.nn.GRUCell(1, 3, key=jax.random.key(0))
+
+    def total(weight, xs):
+        def last(xs):
+            h = jnp.zeros(3)
+            for x in xs:
+                h = eqx.tree_at(lambda c: c.weight_hh, cell, weight)(x, h)
+            return h.sum()
+
+        return jax.vmap(last)(xs).sum()
+
+    found = loops_of(transform(total), cell.weight_hh, jnp.ones((4, 6, 1)))
+    assert list(found.values()) == [(6, True)]
+
+
+def test_layers_of_two_widths_are_not_uniform():
+    layers = [eqx.nn.Linear(n, 3, key=jax.random.key(0)) for n in (1, 3, 3, 3)]
+
+    def total(weights, x):
+        for layer, weight in zip(layers, weights, strict=True):
+            x = eqx.tree_at(lambda m: m.weight, layer, weight)(x)
+        return x.sum()
+
+    weights = [layer.weight for layer in layers]
+    found = loops_of(jax.grad(total), weights, jnp.ones(1))
+    assert list(found.values()) == [(4, False)]
+
+
 def test_loops_in_a_gradient_are_counted_once():
     found = loops_of(jax.grad(lambda x: nested(x).sum()), jnp.ones(2))
     assert found[line_of("outer")][0] == 3
