@@ -26,7 +26,7 @@ from ._words import plural, shortened, show_place, show_seconds
 # Lines of a report, unless it is `verbose`.
 _LINES = 60
 # Rows that are explained in any case.
-_EXPLAINED = 3
+_EXPLAINED = 4
 # Rows of the table of findings, and the columns from which edits have one of their own,
 # and from which lines are not broken.
 _ROWS = 10
