@@ -111,13 +111,12 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
-    inputs = [(*x.jax.invars, *x.jax.constvars) for x in scope.distinct()]
-    given = set(itertools.chain(*inputs))
+    parts = _parts(scope)
     loops: list[UnrolledLoop] = []
     for place, times in executed.items():
         n, equations = statistics.median_low(times), members[place]
         size = sum(e.size for e in equations)
-        varies = _varying(equations, n, given)
+        varies = _varying(equations, n, parts)
         is_uniform = _is_uniform(equations, n, {*scope.jax.invars})
         is_independent = is_uniform and _is_independent(equations, n)
         loops.append(UnrolledLoop(place, n, size, is_uniform, *varies, is_independent))
@@ -230,10 +229,23 @@ def _is_independent(equations: list[Equation], iterations: int) -> bool:
     return True
 
 
+def _parts(scope: Scope) -> set[Any]:
+    """The variables that are a part of an array, as `for x in xs` takes them."""
+    found: set[Any] = set()
+    for e in itertools.chain(*(x.equations for x in scope.distinct())):
+        name = str(e.jax.params.get("name", e.name))
+        is_part = name in ("slice", "dynamic_slice", "split") or "unstack" in name
+        inputs = {v for v in e.jax.invars if not isinstance(v, Literal)}
+        if is_part or (name in ("squeeze", "reshape") and inputs & found):
+            found.update(e.jax.outvars)
+    return found
+
+
 def _varying(
-    equations: list[Equation], iterations: int, given: set[Any]
+    equations: list[Equation], iterations: int, parts: set[Any]
 ) -> tuple[tuple[str, ...], bool, bool]:
-    """Numbers that differ; whether slices do; whether arrays that were `given` do."""
+    """Numbers that differ; whether parts of an array do; whether other arrays do."""
+    made = {v for e in equations for v in e.jax.outvars}
     literals: dict[Any, Counter[str]] = collections.defaultdict(Counter)
     slices: dict[Any, set[str]] = collections.defaultdict(set)
     arrays: dict[Any, set[Any]] = collections.defaultdict(set)
@@ -242,11 +254,13 @@ def _varying(
             slices[e.frames].add(str(e.jax.params))
         for i, v in enumerate(e.jax.invars):
             if not isinstance(v, Literal):
-                arrays[e.name, e.frames, i] |= {v} & given
+                arrays[e.name, e.frames, i] |= {v} - made
             elif not getattr(v.val, "shape", ()):
                 literals[e.name, e.frames, i][str(v.val)] += 1
     # A gradient makes several equations of one, each with a number of its own.
     differ = [c for c in literals.values() if min(c.values()) < iterations - 1]
     numbers = dict.fromkeys(x for c in differ if len(c) > 1 for x in c)
-    takes_own = any(len(found) >= iterations - 1 for found in arrays.values())
-    return tuple(numbers), any(len(x) > 1 for x in slices.values()), takes_own
+    taken = [found for found in arrays.values() if len(found) >= iterations - 1]
+    indexed = any(len(x) > 1 for x in slices.values())
+    indexed = indexed or any(found <= parts for found in taken)
+    return tuple(numbers), indexed, any(not found <= parts for found in taken)

@@ -272,6 +272,7 @@ def each(x, w, ws):
         (same, 0, "`xs=None, length=n`"),
         (number, 0, "an array of the numbers that differ as `xs`"),
         (index, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
+        (layers, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
         (
             layers,
             [jnp.ones(2)] * 4,
