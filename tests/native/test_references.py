@@ -84,6 +84,7 @@ VALUES = {
     "hashed": lambda: Hashed("word" * 10),
     "int": lambda: 10**30,
     "float": lambda: float("2.5"),
+    "complex": lambda: complex(1, -0.0),
     "set": lambda: {1000, "word" * 3},
     "fields": lambda: Config("word" * 3, [1000]),
     "state": lambda: Unhashable("word" * 3, 1000),
