@@ -315,14 +315,18 @@ def _to_pass(passed: list[str], static: list[str], has_numbers: bool) -> str:
 
 
 def _is_dynamic(root: Root, path: str) -> bool:
-    """Whether a variable can be passed as an argument: it has numbers or arrays."""
-    inside = {
-        x: leaf
+    """Whether a variable can be an argument: it has numbers, arrays, or is a flag."""
+    inside = [
+        leaf
         for row in root.table.rows
         for x, leaf in row.leaves.items()
         if x == path or is_below(x, path)
-    }
-    return any(x.dtype or is_number(x) for x in inside.values())
+    ]
+    return any(x.dtype or is_number(x) or x.type in _FLAGS for x in inside)
+
+
+# Of values of which there are few, so that each may be compiled.
+_FLAGS = ("bool", "str", "NoneType")
 
 
 def _argument_how(root: Root, line: Place | None) -> str:

@@ -461,6 +461,25 @@ def test_what_is_saved_without_other_data():
     assert "If `x` stays as it is, the rest saves" in finding.says
 
 
+def test_what_a_function_refers_to_is_passed_or_created_once():
+    """An optimiser that is made again compiles again as an argument, too."""
+    _facts.history.clear()
+    seen = []
+    watch(seen.append)
+
+    def make(scale, flag):
+        opt = optax.sgd(0.1)
+        return lambda x: opt.update(x, opt.init(x))[0] * scale * (2 if flag else 3)
+
+    for made in [make(0.5, True), make(1.5, False)]:
+        eqx_fastjit.filter_jit(made)(X)
+    unwatch(seen.append)
+    (finding,) = explain().findings
+    passed, _, created = finding.fix.partition(" Create `opt` once as well")
+    assert "Pass `flag`, `scale` as an argument (a number as an array)" in passed
+    assert "`optax.inject_hyperparams`" in created
+
+
 # --- several causes -------------------------------------------------------------------
 
 
