@@ -229,16 +229,24 @@ def _configuration(root: Root) -> dict[str, str]:
 _FIELD = re.compile(r".*[.\[](?=\w)")
 
 
+_INJECT = (
+    "Where its learning rate changes: `{object} = optax.inject_hyperparams({factory})"
+    "(learning_rate={rate})`, made once, and in its state, which `{object}.init` "
+    'makes, `state.hyperparams["learning_rate"] = jnp.asarray(rate, jnp.float32)`. Its '
+    "`update` reads the dtypes of the parameters, if it is given them: pass "
+    "`eqx.filter(model, eqx.is_array)`, not the model."
+)
+
+
 def _optimiser(root: Root, event: Event) -> dict[str, str]:
     made = made_by(event, argument_of(root.leaf))
-    if made is None or not made.factory.startswith("optax."):
-        return {"made": "", "factory": "optax.adam", "rate": "rate"}
-    is_plain = made.factory != "optax.chain"
-    return {
-        "made": f", at {show_place(made.place)}",
-        "factory": made.factory if is_plain else "make",
-        "rate": made.first if is_plain else "rate",
-    }
+    facts = {"object": root.path, "factory": "optax.adam", "rate": "rate", "made": ""}
+    if made is not None and made.factory.startswith("optax."):
+        is_plain = made.factory != "optax.chain"
+        facts["made"] = f", at {show_place(made.place)}"
+        facts["factory"] = made.factory if is_plain else "make"
+        facts["rate"] = made.first if is_plain else "rate"
+    return facts | {"inject": _INJECT.format_map(facts)}
 
 
 def _placement(root: Root) -> dict[str, str]:
@@ -296,6 +304,11 @@ def _closure(root: Root) -> dict[str, str]:
     leaves = itertools.chain(*map(root.table.leaves, paths))
     numbers = any(map(is_number, filter(None, leaves)))
     to_pass = _to_pass(passed, static, numbers or not paths)
+    for path, leaf in root.table.rows[-1].leaves.items():
+        name = path.rpartition("<")[2].rstrip(">")
+        if "GradientTransformation" in leaf.type and f"`{name}`" in static:
+            names = {"object": name, "factory": "optax.adam", "rate": "rate"}
+            to_pass += f" {_INJECT.format_map(names)}"
     return facts | {"cells": cells, "bound": bound, "to_pass": to_pass}
 
 
@@ -308,8 +321,7 @@ def _to_pass(passed: list[str], static: list[str], has_numbers: bool) -> str:
     if static:
         text += (
             f" Create {listed(static)} once as well: as an argument it is static, and "
-            "each new one compiles. (Of an optax optimiser, `optax.inject_hyperparams` "
-            "makes what changes an array of its state.)"
+            "each new one compiles."
         )
     return text
 
