@@ -187,7 +187,9 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     others = [f"`{_name(x)}`" for x in by_name[1:]]
     body = operations[0].body
     is_growing = _is_growing([x.operands for x in operations])
-    function = line.place.function.rpartition(".")[2]
+    # A model is called by what can be jitted.
+    names = (x.function.rpartition(".")[2] for x in main[0].frames)
+    function = next((x for x in names if x != "__call__"), "__call__")
     facts = {
         "operation": _name(main),
         "place": show_place(line.place),

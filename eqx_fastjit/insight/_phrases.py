@@ -36,6 +36,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     rows = root.table.rows
     before, after = _change(root, line)
     path = _leaf(root)
+    leaves = rows[after].leaves
     old, new = (rows[i].leaves.get(path) for i in (before, after))
     # Of a call of which only the leaves are known, what came after it knows the lines.
     event, earlier = rows[after].event, rows[before].event
@@ -70,6 +71,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "own_class": _own_class(root, new),
         "how": _argument_how(root, line),
         "set_at": _set_at(event, path),
+        "in_arrays": "" if str(leaves.get("jax_enable_x64")) == "True" else _IN_ARRAYS,
     }
     facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
     facts["solver"] = _solver(root, facts["code"])
@@ -99,6 +101,10 @@ def _alike(root: Root) -> str:
     return f" With it change {listed(others)}." if others else ""
 
 
+_IN_ARRAYS = (
+    "(In an array, numbers have 32 bits: large integers overflow, and floats are "
+    "rounded before the function computes with them.)"
+)
 # By the type of what wraps.
 _WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (
