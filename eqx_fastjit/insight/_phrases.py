@@ -11,7 +11,13 @@ from ._describe import Cause, is_below, Leaf, parent, WRAPPED
 from ._events import Event
 from ._groups import Group
 from ._roots import argument_of, is_number, is_weak, Root
-from ._source import edit_to_array, made_by, set_at, source_line
+from ._source import (
+    assigned_around,
+    edit_to_array,
+    made_by,
+    set_at,
+    source_line,
+)
 from ._why import line_of, show_placement
 from ._words import listed, plural, show_place
 
@@ -70,6 +76,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "alike": _alike(root),
         "own_class": _own_class(root, new),
         "how": _argument_how(root, line),
+        "around": _around(event),
         "set_at": _set_at(event, path),
         "in_arrays": "" if str(leaves.get("jax_enable_x64")) == "True" else _IN_ARRAYS,
     }
@@ -105,6 +112,14 @@ _IN_ARRAYS = (
     "(In an array, numbers have 32 bits: large integers overflow, and floats are "
     "rounded before the function computes with them.)"
 )
+
+
+def _around(event: Event) -> str:
+    """What a function that is made again reads of the loop around it."""
+    names = listed(f"`{x}`" for x in assigned_around(event.function.place))
+    return f": the loop assigns {names}, which it reads" if names else ""
+
+
 # By the type of what wraps.
 _WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (

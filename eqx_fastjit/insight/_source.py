@@ -236,10 +236,31 @@ def _parameters(place: Place | None) -> tuple[list[str], bool]:
 
 def _definition(place: Place | None) -> ast.FunctionDef | None:
     for node in _nodes(place, ast.FunctionDef):
-        first = min(n.lineno for n in (node, *node.decorator_list))
-        if place is not None and first == place.line:
+        if place is not None and _first_line(node) == place.line:
             return node
     return None
+
+
+def assigned_around(place: Place | None) -> list[str]:
+    """What a function reads that the loop around its definition assigns, by name."""
+    nodes: list[Any] = [] if place is None else nodes_of(place.file)
+    own = [x for x in nodes if isinstance(x, ast.FunctionDef | ast.Lambda)]
+    own = [x for x in own if place is not None and _first_line(x) == place.line]
+    if not own:
+        return []
+    inside = [x for x in ast.walk(own[0]) if isinstance(x, ast.Name)]
+    loops = [x for x in nodes if isinstance(x, ast.For | ast.While)]
+    around = [x for x in loops if any(y is own[0] for y in ast.walk(x))]
+    names = [x for loop in around for x in ast.walk(loop) if isinstance(x, ast.Name)]
+    stored = {x.id for x in names if isinstance(x.ctx, ast.Store) and x not in inside}
+    local = {x.id for x in inside if isinstance(x.ctx, ast.Store)}
+    local |= {x.arg for x in ast.walk(own[0]) if isinstance(x, ast.arg)}
+    return sorted({x.id for x in inside} & stored - local)
+
+
+def _first_line(node: Any) -> int:
+    """Of a definition, its first decorator's."""
+    return min(x.lineno for x in (node, *getattr(node, "decorator_list", ())))
 
 
 # Packages that check annotations when a function is called.

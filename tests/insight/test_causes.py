@@ -105,6 +105,23 @@ def test_a_function_that_is_made_anew_reads_its_globals_anew(tmp_path):
     assert "stale value" not in [f["cause"] for f in report["findings"]]
 
 
+def test_a_global_that_the_loop_assigns_is_named(tmp_path):
+    """Created once, the function would go on with the first value."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, numpy as np\n"
+        "for scale in (1.0, 2.0):\n"
+        "    @eqx.filter_jit\n"
+        "    def f(x, n=2):\n"
+        "        y = x * scale\n"
+        "        return y\n"
+        "    f(np.ones(2))\n"
+    )
+    report, _ = doctor(path, tmp_path)
+    (found,) = [x for x in _groups(report) if x["attribute"] == "created again"]
+    assert "the loop assigns `scale`, which it reads" in found["fix"]
+
+
 def test_the_table_has_every_cause():
     found = table()
     assert {cause.value for cause in Cause} < set(found)
