@@ -189,14 +189,15 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def _report_on_signal() -> None:
-    """Have `kill -USR1` print the report up to now, until the program uses it."""
+    """Have `kill -USR1` print the report up to now, unless the program uses it."""
 
     def on_signal(number: int, frame: Any) -> None:
         if "jax" in sys.modules:
             print(eqx_fastjit.insight.report(), file=sys.stderr, flush=True)
 
-    if hasattr(signal, "SIGUSR1"):  # Windows has none
-        signal.signal(signal.SIGUSR1, on_signal)
+    number = getattr(signal, "SIGUSR1", None)  # Windows has none
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        signal.signal(number, on_signal)
 
 
 def _compare(options: argparse.Namespace) -> int:
