@@ -52,12 +52,14 @@ class Diagnosis:
             for x in others
             if attribute_of(x) == "models" or not by or not is_decided(by, x.ids)
         ]
+        # Of functions that follow.
+        self.others = [Diagnosis(g) for g in group.others]
 
     @property
     def lengths(self) -> set[str]:
         """The lengths of arrays that can be one, in functions that follow, too."""
         own = {str(size) for root in self.mended for size in root.sizes}
-        return own.union(*(Diagnosis(g).lengths for g in self.group.others))
+        return own.union(*(x.lengths for x in self.others))
 
     def saved(self, roots: Iterable[Root]) -> Saved:
         """What it saves to mend these."""
@@ -67,15 +69,16 @@ class Diagnosis:
     @functools.cached_property
     def total(self) -> Saved:
         """What it saves to mend all that can be, in functions that follow, too."""
-        own = self.saved(self.mended)
-        found = [own, *(Diagnosis(g).total for g in self.group.others)]
-        return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
+        return self._in_all(self.mended, [x.total for x in self.others])
 
     @functools.cached_property
     def same(self) -> Saved:
         """What of that is saved though the program computes with the same data."""
-        own = self.saved([x for x in self.mended if not _is_other_data(x)])
-        found = [own, *(Diagnosis(g).same for g in self.group.others)]
+        own = [x for x in self.mended if not _is_other_data(x)]
+        return self._in_all(own, [x.same for x in self.others])
+
+    def _in_all(self, roots: Iterable[Root], others: list[Saved]) -> Saved:
+        found = [self.saved(roots), *others]
         return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
 
     @property
@@ -85,7 +88,7 @@ class Diagnosis:
         ids = self.group.table.without(_columns(self.mended))
         rows = enumerate(self.group.table.rows)
         own = [row.event for i, row in rows if ids[i] == i and row.event is not None]
-        others = [e for g in self.group.others for e in Diagnosis(g).left]
+        others = [e for x in self.others for e in x.left]
         return [*(e for e in own if not is_first(e)), *others]
 
     def kept(self, root: Root) -> str:

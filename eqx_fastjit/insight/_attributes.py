@@ -70,7 +70,7 @@ def _of_static(root: Root) -> str | None:
         is_number = kinds == {"static", "array"} and all(map(NUMBER.fullmatch, types))
         return "number and array" if is_number else None
     owner = root.table.leaf(parent(root.leaf))
-    if owner is not None and "GradientTransformation" in owner.type:
+    if is_optimiser(owner):
         return "optimiser"
     again = any(
         x.text == y.text and x.type == y.type for x, y in itertools.pairwise(statics)
@@ -97,6 +97,11 @@ def _of_static(root: Root) -> str | None:
         is_users_own = place is None or is_users(place.file)
         return "number of a model" if is_users_own else found
     return "number under jax.jit" if event.is_outside and owner is None else found
+
+
+def is_optimiser(leaf: Leaf | None) -> bool:
+    """Whether it is one of optax."""
+    return leaf is not None and "GradientTransformation" in leaf.type
 
 
 def _of_numbers(leaves: list[Leaf]) -> str | None:

@@ -111,13 +111,13 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
-    parts = _parts(scope)
+    parts, arguments = _parts(scope), {*scope.jax.invars}
     loops: list[UnrolledLoop] = []
     for place, times in executed.items():
         n, equations = statistics.median_low(times), members[place]
         size = sum(e.size for e in equations)
         varies = _varying(equations, n, parts)
-        is_uniform = _is_uniform(equations, n, {*scope.jax.invars})
+        is_uniform = _is_uniform(equations, n, arguments)
         is_independent = is_uniform and _is_independent(equations, n)
         loops.append(UnrolledLoop(place, n, size, is_uniform, *varies, is_independent))
     found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
@@ -176,7 +176,7 @@ def _is_uniform(
     A gradient makes several equations of one, each with its own shape, and may leave
     out those of one iteration.
     """
-    types: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
+    types: dict[Any, Counter[str]] = collections.defaultdict(Counter)
     operands: dict[Any, list[Any]] = {}
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]

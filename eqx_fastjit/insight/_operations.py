@@ -159,6 +159,8 @@ def operations_following(
 
     **Returns:** the compilations of each, two or more.
     """
+    if not sizes:
+        return []
     groups: dict[Any, list[Event]] = {}
     lengths: dict[Any, set[str]] = collections.defaultdict(set)
     for event in events:

@@ -6,7 +6,7 @@ from typing import Any
 
 from eqx_fastjit._facts import Place
 
-from ._attributes import cells_of, fields_of, inner_of
+from ._attributes import cells_of, fields_of, inner_of, is_optimiser
 from ._describe import Cause, is_below, Leaf, parent, WRAPPED
 from ._events import Event
 from ._groups import Group
@@ -77,7 +77,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "own_class": _own_class(root, new),
         "how": _argument_how(root, line),
         "around": _around(event),
-        "set_at": _set_at(event, path),
+        "set_at": _set_at(root, event, path),
         "in_arrays": "" if str(leaves.get("jax_enable_x64")) == "True" else _IN_ARRAYS,
     }
     facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
@@ -141,10 +141,10 @@ def _own_class(root: Root, leaf: Leaf | None) -> str:
     return "" if "function" in str(leaf and leaf.type) else _OWN_CLASS
 
 
-def _set_at(event: Event, path: str) -> str:
+def _set_at(root: Root, event: Event, path: str) -> str:
     """The lines that set a field, in words."""
-    leaf = {x.path: x for x in event.signature}.get(parent(path))
-    cls = "" if leaf is None else leaf.type.rpartition(".")[2]
+    owner = root.table.leaf(parent(path))
+    cls = "" if owner is None else owner.type.rpartition(".")[2]
     lines = listed((show_place(x) for x in set_at(event.frames, path, cls)), 3)
     return f" It is set at {lines}." if lines else ""
 
@@ -259,9 +259,13 @@ _INJECT = (
 )
 
 
+# What is not known of it.
+_USUAL = {"factory": "optax.adam", "rate": "rate"}
+
+
 def _optimiser(root: Root, event: Event) -> dict[str, str]:
     made = made_by(event, argument_of(root.leaf))
-    facts = {"object": root.path, "factory": "optax.adam", "rate": "rate", "made": ""}
+    facts = {**_USUAL, "object": root.path, "made": ""}
     if made is not None and made.factory.startswith("optax."):
         is_plain = made.factory != "optax.chain"
         facts["made"] = f", at {show_place(made.place)}"
@@ -312,6 +316,7 @@ def _closure(root: Root) -> dict[str, str]:
     shown: list[str] = []
     passed: list[str] = []
     static: list[str] = []
+    optimisers = ""
     paths = cells_of(root)[:9]
     for path in dict.fromkeys(_variable(root, x) for x in paths):
         name = re.sub(r"^\.keywords\['(\w+)'\]", r"\1", path.removeprefix(root.leaf))
@@ -320,16 +325,13 @@ def _closure(root: Root) -> dict[str, str]:
         differ = listed(values) if len({*values}) > 1 else f"{values[0]}, made again"
         shown.append(f"`{name}` ({differ})")
         (passed if _is_dynamic(root, path) else static).append(f"`{name}`")
+        if is_optimiser(root.table.leaf(path)):
+            optimisers += f" {_INJECT.format(object=name, **_USUAL)}"
     cells = ", ".join(shown)
     bound = f" What it binds is not the same: {cells}." if cells else ""
     leaves = itertools.chain(*map(root.table.leaves, paths))
     numbers = any(map(is_number, filter(None, leaves)))
-    to_pass = _to_pass(passed, static, numbers or not paths)
-    for path, leaf in root.table.rows[-1].leaves.items():
-        name = path.rpartition("<")[2].rstrip(">")
-        if "GradientTransformation" in leaf.type and f"`{name}`" in static:
-            names = {"object": name, "factory": "optax.adam", "rate": "rate"}
-            to_pass += f" {_INJECT.format_map(names)}"
+    to_pass = _to_pass(passed, static, numbers or not paths) + optimisers
     return facts | {"cells": cells, "bound": bound, "to_pass": to_pass}
 
 

@@ -4,7 +4,7 @@ import ast
 import functools
 import itertools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -234,8 +234,8 @@ def _parameters(place: Place | None) -> tuple[list[str], bool]:
     return names, bool(node.args.defaults)
 
 
-def _definition(place: Place | None) -> ast.FunctionDef | None:
-    for node in _nodes(place, ast.FunctionDef):
+def _definition(place: Place | None, kind: Any = ast.FunctionDef) -> Any:
+    for node in _nodes(place, kind):
         if place is not None and _first_line(node) == place.line:
             return node
     return None
@@ -243,19 +243,24 @@ def _definition(place: Place | None) -> ast.FunctionDef | None:
 
 def assigned_around(place: Place | None) -> list[str]:
     """What a function reads that the loop around its definition assigns, by name."""
-    nodes: list[Any] = [] if place is None else nodes_of(place.file)
-    own = [x for x in nodes if isinstance(x, ast.FunctionDef | ast.Lambda)]
-    own = [x for x in own if place is not None and _first_line(x) == place.line]
-    if not own:
+    own = _definition(place, ast.FunctionDef | ast.Lambda)
+    if own is None:
         return []
-    inside = [x for x in ast.walk(own[0]) if isinstance(x, ast.Name)]
-    loops = [x for x in nodes if isinstance(x, ast.For | ast.While)]
-    around = [x for x in loops if any(y is own[0] for y in ast.walk(x))]
-    names = [x for loop in around for x in ast.walk(loop) if isinstance(x, ast.Name)]
-    stored = {x.id for x in names if isinstance(x.ctx, ast.Store) and x not in inside}
-    local = {x.id for x in inside if isinstance(x.ctx, ast.Store)}
-    local |= {x.arg for x in ast.walk(own[0]) if isinstance(x, ast.arg)}
-    return sorted({x.id for x in inside} & stored - local)
+    inside = {*ast.walk(own)}
+    around: set[ast.AST] = set()
+    for loop in _nodes(place, ast.For | ast.While):
+        if own in (nodes := {*ast.walk(loop)}):
+            around |= nodes - inside
+    local = {x.arg for x in inside if isinstance(x, ast.arg)} | _names(
+        inside, ast.Store
+    )
+    return sorted(_names(inside, ast.Load) & _names(around, ast.Store) - local)
+
+
+def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    """The variables that are read there, or assigned."""
+    names = (x for x in nodes if isinstance(x, ast.Name))
+    return {x.id for x in names if isinstance(x.ctx, context)}
 
 
 def _first_line(node: Any) -> int:
