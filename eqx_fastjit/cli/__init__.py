@@ -184,7 +184,7 @@ def doctor(options: argparse.Namespace) -> int:
 
         options.html.write_text(_page.page(report), encoding="utf-8")
     sys.stdout.flush()  # what the program has printed comes first
-    _text.write_text(report, sys.stderr, options.verbose)
+    _text.write_text(report, sys.stderr, options.verbose, keep=not is_file)
     return code or int(options.fail_on == "any" and bool(report.findings))
 
 

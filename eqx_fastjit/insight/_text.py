@@ -7,6 +7,7 @@ known of each comes below, as far as there is room, and each general text once.
 import dataclasses
 import io
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
@@ -33,8 +34,14 @@ _ROWS = 10
 _WIDE, _NARROW = 110, 60
 
 
-def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
-    """Write the report for people."""
+def write_text(
+    report: Report, stream: TextIO, verbose: bool = False, keep: bool = False
+) -> None:
+    """Write the report for people.
+
+    To see what does not fit a screen, a program need not be run again if `keep`: the
+    whole report is in a temporary file then.
+    """
     # A kernel's environment asks for colours, which a string must not have.
     plain = False if isinstance(stream, io.StringIO) else None
     console = Console(
@@ -59,11 +66,26 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
             n_hidden += 1
     if n_hidden:
         rest = f"{plural(n_hidden, 'more explanation')}: --verbose"
+        rest += _written(report) if keep else ""
         shown += ["", Text(rest, "dim")]
     if verbose and report.functions:
         shown.append(_functions(report))
     for part in (*shown, "", *end):
         console.print(part)
+
+
+def _written(report: Report) -> str:
+    """Where the whole report has been written to, or nothing."""
+    whole = io.StringIO()
+    write_text(report, whole, verbose=True)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="eqx-fastjit-", suffix=".txt", delete=False
+        ) as file:
+            file.write(whole.getvalue())
+    except OSError:
+        return ""
+    return f", or {file.name}"
 
 
 def _indented(part: Any, by: int = 2) -> Padding:

@@ -3,6 +3,7 @@
 Promise 39 of docs/reliability.md.
 """
 
+import dataclasses
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -242,3 +244,19 @@ def test_a_place_where_it_cannot_be(tmp_path):
     program = ("-c", "import eqx_fastjit; eqx_fastjit.filter_jit")
     ended = command(python=program, code=1, EQX_FASTJIT_LOG=str(file))
     assert "cannot be written" in ended.stderr and str(file) in ended.stderr
+
+
+def test_what_does_not_fit_a_screen_is_in_a_file(tmp_path, monkeypatch):
+    """So that a program need not be run again to see it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    report = make_report(
+        read(str(ROOT / "benchmarks" / "results" / "faulty_train.jsonl"))
+    )
+    texts = [f"{'word ' * 300}last{i}." for i in range(9)]
+    found = tuple(dataclasses.replace(report.findings[0], says=x) for x in texts)
+    out = io.StringIO()
+    write_text(dataclasses.replace(report, findings=found), out, keep=True)
+    (file,) = tmp_path.iterdir()
+    assert f"6 more explanations: --verbose, or {file}" in out.getvalue()
+    assert "last8" in file.read_text() and "last8" not in out.getvalue()
