@@ -54,7 +54,7 @@ class Walk:
 
     def _read(self, x: Any, as_static: bool) -> None:
         """Read a part of it. Below a static, arrays are static, too."""
-        reader = _reader(x)
+        reader = known_reader(x)
         as_static = as_static or not reader.is_node
         if not as_static and is_array(x, self.abstract):
             self.trail.append(_ARRAY)
@@ -120,7 +120,8 @@ class Walk:
 _readers: dict[_Same, Reader] = {}  # by type
 
 
-def _reader(x: Any) -> Reader:
+def known_reader(x: Any) -> Reader:
+    """The reader for the type of a value, chosen when it is first read."""
     cls = _Same(type(x))
     return _readers.get(cls) or _readers.setdefault(cls, reader_of(x))
 

@@ -28,8 +28,8 @@ from eqx_fastjit._facts import (
     placement_of,
     SETTINGS,
 )
-from eqx_fastjit._reference import static_key
-from eqx_fastjit._statics import has_only_identity, is_array, reader_of
+from eqx_fastjit._reference import known_reader, static_key
+from eqx_fastjit._statics import has_only_identity, is_array
 from eqx_fastjit._texts import describe_static, show_array
 
 
@@ -185,10 +185,14 @@ def describe(
 
 
 def _array(path: str, x: Any, placement: Any) -> Leaf:
-    dtype, weak_type = str(x.dtype), getattr(x, "weak_type", False)  # a key has none
+    dtype = _dtype_text(x.dtype)
+    weak_type = getattr(x, "weak_type", False)  # a key has none
     text = show_array(x.shape, dtype)
     sharding = _sharding_text(placement)
     return Leaf(path, "array", text, x.shape, dtype, weak_type, sharding)
+
+
+_dtype_text: Callable[[Any], str] = functools.lru_cache(maxsize=256)(str)
 
 
 @functools.lru_cache(maxsize=256)
@@ -208,8 +212,10 @@ def _sharding_text(sharding: Any) -> str | None:
 def _inside(part: _Part) -> tuple[bool, list[_Part]]:
     """Whether it is a node, and what is in it, static fields and options included."""
     x = part.value
+    if type(x) in _ATOMS:
+        return False, []
     try:
-        reader = reader_of(x)
+        reader = known_reader(x)
         is_node = reader.is_node and not part.is_static
         n_dynamic = reader.n_dynamic if is_node else 0
         names = vars(x) if reader.name in ("hashed", "state") else reader.names
@@ -244,6 +250,9 @@ def _is_plain(part: _Part) -> bool:
         return False
     return has_only_identity(x) and hasattr(x, "__dict__")
 
+
+# Statics with nothing in them, which type, text and hash tell apart.
+_ATOMS = {bool, int, float, str}
 
 # Of `jax.jit`.
 _JITTED: Any = type(jax.jit(lambda: None))
@@ -313,6 +322,8 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
     try:
         if type(x) is types.FunctionType:
             identity = number_of(x)
+        elif type(x) in _ATOMS and x == x:
+            identity = hash(x)
         else:
             # What is within a static is told apart by its fields, and by the whole.
             identity = 0 if part.of and has_fields else hash(static_key(x))
@@ -390,10 +401,13 @@ def _alike(event: Any, history: Sequence[Any]) -> Iterator[Any]:
             yield old
 
 
-def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
+def differences(old: tuple[Leaf, ...], new: tuple[Leaf, ...]) -> list[Difference]:
     """Each leaf that differs between two calls, the most important first."""
-    before = {leaf.path: leaf for leaf in old}
-    after = {leaf.path: leaf for leaf in new}
+    # Most leaves of two calls of one function are the same objects.
+    pairs = [(a, b) for a, b in itertools.zip_longest(old, new) if a is not b]
+    before = _by_path(a for a, _ in pairs if a is not None)
+    after = _by_path(b for _, b in pairs if b is not None)
+    everything = functools.cache(lambda: [*map(_by_path, (old, new))])
     out: list[Difference] = []
     told: list[str] = []  # everything below these
     # In the order of the new call; what is gone comes last.
@@ -401,7 +415,7 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
         a, b = before.get(path), after.get(path)
         if a == b or any(is_below(path, node) for node in told):
             continue
-        if any(x is not None and x.of and _is_same(x, before, after) for x in (a, b)):
+        if any(x is not None and x.of and _is_same(x, *everything()) for x in (a, b)):
             continue  # it was changed in place, and nobody looks at it
         if (cause := _cause(a, b)) is not None:
             out.append(Difference(path, cause, a, b))
@@ -411,6 +425,10 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
     return sorted(out, key=lambda d: (d.looks_same, _RANKS[d.cause]))
+
+
+def _by_path(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+    return {leaf.path: leaf for leaf in leaves}
 
 
 def _is_same(

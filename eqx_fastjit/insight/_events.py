@@ -30,7 +30,7 @@ from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
 from ._describe import Cause, compare, describe, Leaf, number_of, Reason
-from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
+from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -193,13 +193,16 @@ class _Tools:
     def starting(
         self, fact: Fact, arguments: Callable[[], Any], until: contextlib.ExitStack
     ) -> None:
-        """Describe it, by its tracers."""
-        event = self._describe(fact, arguments)
-        # So that XProf shows why.
-        name = f"compile {fact.function.name}: {event.cause.value}"
-        until.enter_context(jax.profiler.TraceAnnotation(name))
-        for observer in tuple(_starting):
-            observer(event)
+        """Describe it, by its tracers, if anybody asks before it is complete."""
+        if _starting or is_profiling():
+            event = self._describe(fact, arguments)
+            # So that XProf shows why.
+            name = f"compile {fact.function.name}: {event.cause.value}"
+            until.enter_context(jax.profiler.TraceAnnotation(name))
+            for observer in tuple(_starting):
+                observer(event)
+        elif _facts.pending.get(threading.get_ident()) is not fact:
+            self._read(fact, arguments)  # a part of another one ends without arguments
 
     def complete(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
         """Describe it again, by its arrays."""
@@ -242,6 +245,12 @@ class _Tools:
         _tell(event)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
+        before = self._read(fact, arguments)
+        event = _described[fact] = _event_of(fact, before)
+        return event
+
+    def _read(self, fact: Fact, arguments: Callable[[], Any] | None) -> list[Fact]:
+        """Keep what a call was given. Returns the facts before it."""
         key = fact.function.key()
         before = [x for x in tuple(_facts.history) if x.function.key() == key]
         with contextlib.suppress(ValueError):
@@ -255,8 +264,7 @@ class _Tools:
                 last = _signatures.get(before[-1], ()) if before else ()
                 known = dict(zip(last, last, strict=True))
                 _signatures[fact] = tuple([known.get(x, x) for x in leaves])
-        event = _described[fact] = _event_of(fact, before)
-        return event
+        return before
 
 
 _tools = _Tools()
