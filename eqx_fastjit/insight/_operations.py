@@ -197,7 +197,6 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "place": show_place(line.place),
         "times": plural(len(main), "time"),
         "others": f" (So are {listed(others, 4)}.)" if others else "",
-        "kind": "results" if kind == "results" else "several options",
         "values": listed((f"({shortened(x)})" for x in values), 4),
         "body": f"`{body}`" if body else "a function that it is given",
         "growing": _GROWING if is_growing else "",
@@ -208,7 +207,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     return make_finding(
         OUTSIDE,
         facts,
-        {"operands": "shapes", "results": "options"}.get(kind, kind),
+        "shapes" if kind == "operands" else kind,
         seconds=_seconds(events),
         saves=_seconds(events) - firsts,
         line=line.place,

@@ -318,7 +318,7 @@ def slices(x):
     [
         (grow, "shapes", "concatenate", "(float32[2,7], float32[1,7])"),
         (stacks, "shapes", "concatenate", "(10 x float32[7]), (11 x float32[7])"),
-        (slices, "options", "dynamic_slice", "results: (float32[1]), (float32[2])"),
+        (slices, "results", "dynamic_slice", "shapes: (float32[1]), (float32[2])"),
         (scale_again, "created again", "scan", "`<lambda>` is created again"),
     ],
 )
