@@ -9,7 +9,7 @@ from eqx_fastjit._facts import is_users
 
 from ._describe import Cause, is_below, Leaf, parent, WRAPPED
 from ._roots import is_in_module, is_number, NUMBER, Root
-from ._savings import FUNCTIONS
+from ._savings import FUNCTIONS, is_decided
 
 
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
@@ -19,8 +19,13 @@ def attribute_of(root: Root) -> str:
     """The attribute of its cause; the cause itself if nothing is special."""
     if root.cause in _BY_CAUSE:
         return _BY_CAUSE[root.cause](root) or root.cause.value
-    is_again = root.own[0].aspect == "again"
-    return "nothing differs" if is_again else root.cause.value
+    if root.own[0].aspect != "again":
+        return root.cause.value
+    # Under `jax.grad`, say, arrays are tracers, which do not say where they are.
+    traced = [
+        any(x.sharding is None for x in row.leaves.values()) for row in root.table.rows
+    ]
+    return "transformed" if is_decided(traced, root.ids) else "nothing differs"
 
 
 def fields_of(root: Root) -> list[str]:

@@ -454,12 +454,14 @@ def test_a_trace_that_ended_early_is_no_compilation(error, cause):
     assert (only(found).cause, only(found).count) == (cause, 0)
 
 
-def test_a_call_under_a_transformation():
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_call_under_a_transformation(is_first):
     """It makes another program, and nothing was dropped."""
     f = eqx_fastjit.filter_jit(lambda x: x.sum())
-    jax.grad(f)(jnp.ones(2))
-    f(jnp.ones(2))
-    assert "such as `jax.grad`" in only(explain(f)).says
+    for call in (f, jax.grad(f)) if is_first else (jax.grad(f), f):
+        call(jnp.ones(2))
+    finding = only(explain(f))
+    assert finding.attribute == "transformed" and "such as `jax.grad`" in finding.says
 
 
 def test_caches_that_were_cleared():
