@@ -11,11 +11,11 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import jaxprs_in, opened
-from eqx_fastjit._facts import is_users, Place
+from eqx_fastjit._facts import is_users, is_written_by_user, Place
 
 from ._causes import Finding, make_finding
 from ._describe import show_array
@@ -57,6 +57,8 @@ class Operation(NamedTuple):
     body: str = ""
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
+    # Of an operation of a model, the user's line that calls the model.
+    called_at: Place | None = None
 
     def differs_from(self, others: "Sequence[Operation]") -> str:
         """The first kind of what is not the same in all of them."""
@@ -76,8 +78,8 @@ def is_maker(code: CodeType) -> bool:
 
 def operation() -> Operation:
     """The operation that is being compiled in this thread."""
-    frames = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    is_making = any(map(is_maker, frames))
+    stack = [*traceback.walk_stack(sys._getframe(1))]
+    is_making = any(is_maker(frame.f_code) for frame, _ in stack)
     jaxpr = opened(jaxpr_in_jit())
     if jaxpr is None:
         return Operation(is_making=is_making)
@@ -92,7 +94,29 @@ def operation() -> Operation:
             options += [_SCALAR.sub(r"\1", x)[:_MAX_OPTION] for x in shown]
     operands, results = map(_show_avals, (jaxpr.invars, jaxpr.outvars))
     body = max(bodies, key=len)
-    return Operation(operands, results, tuple(options), is_loop, body, is_making)
+    called = None if is_making else _called_at(stack)
+    return Operation(
+        operands, results, tuple(options), is_loop, body, is_making, called
+    )
+
+
+def _called_at(stack: Iterable[tuple[FrameType, int]]) -> Place | None:
+    """The user's line that calls the outermost model of a stack, innermost first."""
+    found, is_inside = None, False
+    for frame, line in stack:
+        code = frame.f_code
+        if _is_model(frame):
+            found, is_inside = None, True
+        elif is_inside and found is None and is_written_by_user(code):
+            found = Place(code.co_filename, line, code.co_qualname)
+    return found
+
+
+def _is_model(frame: FrameType) -> bool:
+    """Whether a Module of Equinox, or of another library, is being called."""
+    name, _, method = frame.f_code.co_qualname.rpartition(".")
+    cls = frame.f_globals.get(name) if method == "__call__" else None
+    return isinstance(cls, type) and any(x.__name__ == "Module" for x in cls.__mro__)
 
 
 def _show_avals(variables: Iterable[Any]) -> str:
@@ -122,7 +146,9 @@ class _Line(NamedTuple):
     """The operations that a line compiles again and again."""
 
     place: Place
-    # Those of one name, the most expensive first.
+    # Whether it calls a model, of which these are a part.
+    is_model: bool
+    # Those of one name, and of one line of a model.
     by_name: list[list[Event]]
 
 
@@ -142,13 +168,18 @@ def operation_findings(
         if place is None or seen(event).is_making:
             rest.append(event)
         else:
-            groups.setdefault((place, event.function.name), []).append(event)
-    lines: dict[Place, _Line] = {}
-    for (place, _), found in groups.items():
-        if len(found) < _LEAST:
-            rest += found
+            key = seen(event).called_at, place, event.function.name
+            groups.setdefault(key, []).append(event)
+    lines: dict[Any, _Line] = {}
+    # What is compiled most often first: the rest of a model goes with it.
+    for key, found in sorted(groups.items(), key=lambda x: -len(x[1])):
+        called_at, place, _ = key
+        line = called_at, called_at or place
+        if len(found) >= _LEAST or (called_at and line in lines):
+            made = _Line(line[1], called_at is not None, [])
+            lines.setdefault(line, made).by_name.append(found)
         else:
-            lines.setdefault(place, _Line(place, [])).by_name.append(found)
+            rest += found
     return [_recompiled(line, seen) for line in lines.values()], rest
 
 
@@ -178,7 +209,7 @@ _LENGTH = re.compile(r"(?<=[\[,])\d+(?=[\],])")
 
 
 def _recompiled(line: _Line, seen: Any) -> Finding:
-    by_name = sorted(line.by_name, key=lambda found: -_seconds(found))
+    by_name = sorted(line.by_name, key=lambda x: (len(x) < _LEAST, -_seconds(x)))
     main, events = by_name[0], [e for found in by_name for e in found]
     operations = [seen(event) for event in main]
     kind = operations[0].differs_from(operations)
@@ -186,7 +217,8 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         values = _varying([x.options for x in operations])
     else:
         values = [x.results if kind == "results" else x.operands for x in operations]
-    others = [f"`{_name(x)}`" for x in by_name[1:]]
+    others = dict.fromkeys(f"`{_name(x)}`" for x in by_name[1:])
+    others.pop(f"`{_name(main)}`", None)
     body = operations[0].body
     is_growing = _is_growing([x.operands for x in operations])
     # A model is called by what can be jitted.
@@ -203,16 +235,23 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "shapes_edit": "one shape, or NumPy" if is_growing else "NumPy, or jit it",
         "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
     }
-    firsts = sum(found[0].seconds for found in by_name)
+    counts: collections.Counter[str] = collections.Counter()
+    for found in by_name:
+        counts[_name(found)] += len(found)
+    saves = _seconds(events) - sum(found[0].seconds for found in by_name)
+    attribute = "shapes" if kind == "operands" else kind
+    if line.is_model and attribute in ("shapes", "results"):
+        attribute = "model"
     return make_finding(
         OUTSIDE,
         facts,
-        "shapes" if kind == "operands" else kind,
+        attribute,
         seconds=_seconds(events),
-        saves=_seconds(events) - firsts,
+        saves=saves,
+        otherwise=saves if attribute == "model" else 0.0,
         line=line.place,
         count=len(events),
-        functions={_name(found): len(found) for found in by_name},
+        functions=dict(counts.most_common()),
         calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
     )
 

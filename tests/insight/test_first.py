@@ -313,12 +313,19 @@ def slices(x):
         x[:i].block_until_ready()
 
 
+def models(x):
+    net = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
+    for n in range(1, 7):
+        jax.vmap(net)(np.ones((n, 3), np.float32))
+
+
 @pytest.mark.parametrize(
     ("program", "attribute", "operation", "says"),
     [
         (grow, "shapes", "concatenate", "(float32[2,7], float32[1,7])"),
         (stacks, "shapes", "concatenate", "(10 x float32[7]), (11 x float32[7])"),
         (slices, "results", "dynamic_slice", "shapes: (float32[1]), (float32[2])"),
+        (models, "model", "matmul", "runs a model outside of jit"),
         (scale_again, "created again", "scan", "`<lambda>` is created again"),
     ],
 )
