@@ -271,13 +271,21 @@ def _is_growing(shapes: list[str]) -> bool:
     return any(all(a < b for a, b in itertools.pairwise(x)) for x in axes)
 
 
-def warm_findings(spots: Iterable[Any]) -> list[Finding]:
-    """What the loops of a function spend on operations that are compiled already."""
-    by_function: dict[Any, list[Any]] = {}
-    for spot in spots:
+def warm_findings(run: Run) -> list[Finding]:
+    """What loops spend on operations that are compiled already.
+
+    By the outermost function in such a loop that calls nothing jitted, so that all of
+    it can be one call.
+    """
+    compiled = (e for e in run.events if e.function.place is not None)
+    callers = {(x.file, x.function) for e in compiled for x in e.frames}
+    by_function: dict[Any, list[tuple[Place, Any]]] = {}
+    for spot in run.spots:
         if spot.is_operation:
-            function = _UNNAMED.sub("", spot.place.function)
-            by_function.setdefault((spot.place.file, function), []).append(spot)
+            alone = [x for x in spot.called if (x.file, x.function) not in callers]
+            place = alone[-1] if alone else spot.place
+            function = _UNNAMED.sub("", place.function)
+            by_function.setdefault((place.file, function), []).append((place, spot))
     return [_warm(function, found) for (_, function), found in by_function.items()]
 
 
@@ -285,28 +293,33 @@ def warm_findings(spots: Iterable[Any]) -> list[Finding]:
 _UNNAMED = re.compile(r"((^|\.)(<locals>|<lambda>|<\w+comp>|<genexpr>))+$")
 
 
-def _warm(function: str, spots: Sequence[Any]) -> Finding:
-    """`spots`: the most expensive first."""
+def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
+    """`found`: lines of the function, and the operations that they come to."""
     lines: collections.Counter[Any] = collections.Counter()
+    own: collections.Counter[Any] = collections.Counter()
     whats: dict[Any, str] = {}
-    for spot in spots:
+    for line, spot in found:
         place = show_place(spot.place)
         lines[place] += spot.seconds
+        own[line] += spot.seconds
         whats.setdefault(place, spot.what)
     shown = [f"{x} {show_seconds(n)} (`{whats[x]}`)" for x, n in lines.most_common()]
     name = function.rpartition(".")[2]
     named = f"`{name}`" if name[:1] not in ("", "<") else "the script"
     # What has no loop of its own is called in one, and can be jitted as a whole.
-    is_whole = not any(spot.own_loop for spot in spots) and name[:1] not in ("", "<")
+    loops = any(spot.own_loop for line, spot in found if line == spot.place)
+    is_whole = not loops and name[:1] not in ("", "<")
     facts = {
         "function": named,
         "seconds": show_seconds(lines.total()),
         "jit": f"jit {named}" if is_whole else "put them into a jitted function",
-        "whole": f"Jit {named}, if it reads no values. Or put" if is_whole else "Put",
+        "whole": f"Jit {named}, but for what reads values. Or put"
+        if is_whole
+        else "Put",
         "lines": listed(shown, 4),
     }
     seconds = float(lines.total())
-    line = spots[0].place
+    line = own.most_common(1)[0][0]
     fields = {"seconds": seconds, "saves": seconds, "line": line}
     return make_finding(OUTSIDE, facts, "warm", **fields)
 

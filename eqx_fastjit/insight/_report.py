@@ -241,7 +241,7 @@ def _waiting(run: Run, limit: float) -> list[Finding]:
 
 def _warm(run: Run, limit: float) -> list[Finding]:
     """The operations outside of jit that take long, though nothing compiles."""
-    return [x for x in warm_findings(run.spots) if x.saves >= limit]
+    return [x for x in warm_findings(run) if x.saves >= limit]
 
 
 # --- where the time went --------------------------------------------------------------

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -42,6 +43,8 @@ _SIGNAL: Any = getattr(signal, "SIGVTALRM", None)
 _UNUSED = (signal.SIG_DFL, signal.SIG_IGN)
 # The latest samples, which a compilation that ends may still have been spent in.
 _RECENT = 4096
+# The most functions that are told apart by their callers.
+_MAX_FRAMES = 12
 # What brings an array to the device, or back, and computes nothing.
 _TRANSFERS = {"array", "asarray", "device_put", "device_get"}
 _TOOLS = os.path.dirname(__file__)
@@ -59,6 +62,8 @@ class Spot:
     is_operation: bool
     # Whether the loop is in the same function.
     own_loop: bool
+    # The functions on the way to an operation that a loop calls, innermost first.
+    called: tuple[Place, ...] = ()
     seconds: float = 0.0
 
 
@@ -138,14 +143,16 @@ class Samples:
             return
         inside, outside = stack[:n_inside], stack[n_inside:]
         # A model is called by what can be jitted.
-        users = (x for x in outside if _whose(x.f_code) is _Whose.USER)
+        users = [x for x in outside if _whose(x.f_code) is _Whose.USER][:_MAX_FRAMES]
         named = (x for x in users if x.f_code.co_name != "__call__")
         own = next(named, outside[0])
         ends = (inside[0].f_code, inside[-1].f_code) if inside else None
-        key = own.f_code, own.f_lasti, ends
+        key = own.f_lasti, ends, *(x.f_code for x in users)
         spot = self._spots.get(key)
         if spot is None:
             spot = self._spots[key] = _spot(own, inside)
+            if spot.is_operation:
+                spot.called = _called_in_loops(users)
         spot.seconds += seconds
         self._recent.append((now, seconds, spot))
 
@@ -187,6 +194,16 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
     own_loop = is_in_loop(place.file, place.line)
     is_operation = is_operation and _is_repeated(frame)
     return Spot(place, shortened(text), is_operation, own_loop)
+
+
+def _called_in_loops(frames: list[FrameType]) -> tuple[Place, ...]:
+    """Those of some frames that a loop of their caller's calls."""
+    return tuple(
+        Place(x.f_code.co_filename, x.f_lineno, x.f_code.co_qualname)
+        for x, caller in itertools.pairwise(frames)
+        if is_in_loop(caller.f_code.co_filename, caller.f_lineno)
+        and not x.f_code.co_name.startswith(("<", "__call__"))
+    )
 
 
 def _is_of_jax(function: Any) -> bool:

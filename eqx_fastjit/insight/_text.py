@@ -21,7 +21,7 @@ from ._causes import Finding
 from ._explain import show_calls
 from ._report import footer, headline, Report
 from ._source import source_line
-from ._words import plural, shortened, show_place, show_seconds
+from ._words import listed, plural, shortened, show_place, show_seconds
 
 
 # Lines of a report, unless it is `verbose`.
@@ -167,7 +167,7 @@ def _cells(number: str, finding: Finding) -> Iterator[list[Any]]:
     place = os.path.basename(show_place(finding.line)) if finding.line else ""
     what, edit = finding.what, _edit(finding.edit)
     if finding.parts:
-        functions = ", ".join(finding.functions)
+        functions = listed(finding.functions, 2)
         what, edit = f"{functions}: {len(finding.parts)} causes", Text("")
     yield [number, saves, count, Text(_plain(what), "bold"), place, edit]
     for part in finding.parts:
