@@ -57,8 +57,9 @@ class Operation(NamedTuple):
     body: str = ""
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
-    # Of an operation of a model, the user's line that calls the model.
+    # Of an operation of a model, the user's line that calls it, and which call it is.
     called_at: Place | None = None
+    call: int = 0
 
     def differs_from(self, others: "Sequence[Operation]") -> str:
         """The first kind of what is not the same in all of them."""
@@ -94,22 +95,44 @@ def operation() -> Operation:
             options += [_SCALAR.sub(r"\1", x)[:_MAX_OPTION] for x in shown]
     operands, results = map(_show_avals, (jaxpr.invars, jaxpr.outvars))
     body = max(bodies, key=len)
-    called = None if is_making else _called_at(stack)
+    called = (None, 0) if is_making else _model_call(stack)
     return Operation(
-        operands, results, tuple(options), is_loop, body, is_making, called
+        operands, results, tuple(options), is_loop, body, is_making, *called
     )
 
 
-def _called_at(stack: Iterable[tuple[FrameType, int]]) -> Place | None:
-    """The user's line that calls the outermost model of a stack, innermost first."""
-    found, is_inside = None, False
+def _model_call(stack: Iterable[tuple[FrameType, int]]) -> tuple[Place | None, int]:
+    """The call of the outermost model of a stack: the user's line, and its number."""
+    found, model = None, None
     for frame, line in stack:
         code = frame.f_code
         if _is_model(frame):
-            found, is_inside = None, True
-        elif is_inside and found is None and is_written_by_user(code):
+            found, model = None, frame
+        elif model and found is None and is_written_by_user(code):
             found = Place(code.co_filename, line, code.co_qualname)
-    return found
+    return found, _number_of_call(model) if model and found else 0
+
+
+class _Mark:
+    """The trace function of a frame, which nothing calls unless the user debugs.
+
+    So frames are told apart: another one may have the `id` of one that is gone, and
+    there are no weak references to frames.
+    """
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+    def __call__(self, *_: Any) -> None: ...
+
+
+_numbers = itertools.count(1)
+
+
+def _number_of_call(frame: FrameType) -> int:
+    if frame.f_trace is None:
+        frame.f_trace = _Mark()
+    return getattr(frame.f_trace, "number", 0)
 
 
 def _is_model(frame: FrameType) -> bool:
@@ -238,17 +261,21 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     counts: collections.Counter[str] = collections.Counter()
     for found in by_name:
         counts[_name(found)] += len(found)
-    saves = _seconds(events) - sum(found[0].seconds for found in by_name)
+    firsts = sum(found[0].seconds for found in by_name)
+    saves, otherwise = _seconds(events) - firsts, 0.0
     attribute = "shapes" if kind == "operands" else kind
-    if line.is_model and attribute in ("shapes", "results"):
-        attribute = "model"
+    if line.is_model:
+        # In one function they are a program for each call with other lengths.
+        n_calls = len({x.call for x in operations})
+        otherwise = min(saves, (n_calls - 1) * firsts)
+        attribute = "model" if n_calls > 1 else "model once"
     return make_finding(
         OUTSIDE,
         facts,
         attribute,
         seconds=_seconds(events),
         saves=saves,
-        otherwise=saves if attribute == "model" else 0.0,
+        otherwise=otherwise,
         line=line.place,
         count=len(events),
         functions=dict(counts.most_common()),

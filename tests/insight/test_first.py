@@ -319,6 +319,13 @@ def models(x):
         jax.vmap(net)(np.ones((n, 3), np.float32))
 
 
+def model_of_layers(x):
+    widths = zip(range(2, 8), range(3, 9), strict=True)
+    keys = jax.random.key(0)
+    layers = [eqx.nn.Linear(m, n, key=keys) for m, n in widths]
+    eqx.nn.Sequential(layers)(np.ones(2, np.float32))
+
+
 @pytest.mark.parametrize(
     ("program", "attribute", "operation", "says"),
     [
@@ -326,6 +333,7 @@ def models(x):
         (stacks, "shapes", "concatenate", "(10 x float32[7]), (11 x float32[7])"),
         (slices, "results", "dynamic_slice", "shapes: (float32[1]), (float32[2])"),
         (models, "model", "matmul", "runs a model outside of jit"),
+        (model_of_layers, "model once", "matmul", "are compiled one by one"),
         (scale_again, "created again", "scan", "`<lambda>` is created again"),
     ],
 )
