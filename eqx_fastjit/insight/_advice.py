@@ -84,12 +84,21 @@ class Diagnosis:
     @property
     def left(self) -> list[Event]:
         """What is compiled again even if all is mended that can be."""
+        return self._without(self.mended) + [e for x in self.others for e in x.left]
+
+    @property
+    def left_by_data(self) -> list[Event]:
+        """What more is, if the program computes with the same data."""
+        same = self._without(x for x in self.mended if not _is_other_data(x))
+        others = [e for x in self.others for e in x.left_by_data]
+        return [e for e in same if e not in self.left] + others
+
+    def _without(self, roots: Iterable[Root]) -> list[Event]:
         assert self.group.table is not None
-        ids = self.group.table.without(_columns(self.mended))
+        ids = self.group.table.without(_columns(roots))
         rows = enumerate(self.group.table.rows)
-        own = [row.event for i, row in rows if ids[i] == i and row.event is not None]
-        others = [e for x in self.others for e in x.left]
-        return [*(e for e in own if not is_first(e)), *others]
+        found = [row.event for i, row in rows if ids[i] == i and row.event is not None]
+        return [e for e in found if not is_first(e)]
 
     def kept(self, root: Root) -> str:
         """What it costs to mend all but a root, and others of its kind, in words."""

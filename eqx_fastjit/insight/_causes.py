@@ -37,7 +37,8 @@ class Finding:
     - `note`: what is true of every fix of this kind. A report has it once.
     - `seconds`, `saves`: what it cost, and what the edit saves of that.
     - `otherwise`: the part of `saves` that is saved only if the program computes with
-        other data: a batch left out, lengths cut or padded, one dtype.
+        other data: a batch left out, lengths cut or padded, one dtype. Below zero if
+        with the same data more is saved.
     - `spares`: the compilations that are not needed then.
     - `gain`: what it saves, in words, where seconds do not say it.
     - `line`: file, line and function of the user's call.

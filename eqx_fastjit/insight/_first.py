@@ -188,19 +188,24 @@ def _before_xla(event: Event) -> float:
 
 
 def helps(
-    run: Run, events: Sequence[Event], limit: float, has_others: bool
+    run: Run,
+    events: Sequence[Event],
+    by_data: Sequence[Event],
+    limit: float,
+    has_others: bool,
 ) -> list[Finding]:
     """What would spare these compilations, of which no other row tells.
 
     **Arguments:**
 
+    - `by_data`: what is compiled, too, if the program computes with the same data.
     - `limit`: the seconds from which it is worth a row.
     - `has_others`: whether there are rows of what has to be compiled.
     """
     # What `scan` does not save, XLA has to compile.
     left = {e: e.compile for e in events if e.compile and not e.cached}
     found: list[Finding] = []
-    for loop, saved in _loops(run, events):
+    for loop, saved in _loops(run, events, by_data):
         if loop.saves >= limit:
             found.append(loop)
             for event in left.keys() & saved.keys():
@@ -210,7 +215,7 @@ def helps(
 
 
 def _loops(
-    run: Run, events: Sequence[Event]
+    run: Run, events: Sequence[Event], by_data: Sequence[Event]
 ) -> Iterator[tuple[Finding, dict[Event, float]]]:
     """The unrolled loops, each once, with what `scan` saves of each compilation."""
     alone = sorted(e.compile for e in run.events if e.compile and is_operation(e))
@@ -226,6 +231,9 @@ def _loops(
         look = max(looks.values(), key=lambda x: x.equations)
         functions = collections.Counter(name_of(e.function) for e in unrolled)
         assert look.loop is not None
+        total = sum(saved.values())
+        more = [e for e in by_data if (x := _look_at(run, e).loop) and x.place == place]
+        kept = total + sum(_by_scan(run, e, each) for e in more)
         facts = {
             "loop": look.loop,
             "place": show_place(place),
@@ -234,8 +242,8 @@ def _loops(
             "differ": _differ(look.loop),
             "xs": _scanned(look.loop),
             "stack": _STACK if look.loop.layered else "",
+            "kept": _KEPT.format(show_seconds(kept)) if more else "",
         }
-        total = sum(saved.values())
         yield (
             make_finding(
                 "scan",
@@ -243,6 +251,7 @@ def _loops(
                 "independent" if look.loop.independent else None,
                 seconds=total,
                 saves=total,
+                otherwise=total - kept,
                 line=place,
                 count=len(unrolled),
                 functions=dict(functions),
@@ -269,6 +278,7 @@ def _by_scan(run: Run, event: Event, each: float) -> float:
     return max(0.0, spared * _before_xla(event) + unrolled - body)
 
 
+_KEPT = " If lengths, batches and dtypes stay as they are, it saves {}."
 # With the layers as they are, so that results are the same.
 _STACK = (
     " Stack them once, where the model is made, and keep what is stacked in place of "

@@ -23,6 +23,7 @@ from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._file import Run
 from ._private import jaxpr_in_jit
+from ._source import can_be_jitted, is_in_comprehension
 from ._why import line_of, OUTSIDE
 from ._words import (
     listed,
@@ -244,9 +245,9 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     others.pop(f"`{_name(main)}`", None)
     body = operations[0].body
     is_growing = _is_growing([x.operands for x in operations])
-    # A model is called by what can be jitted.
-    names = (x.function.rpartition(".")[2] for x in main[0].frames)
-    function = next((x for x in names if x != "__call__"), "__call__")
+    frames = main[0].frames
+    whole = [*itertools.takewhile(can_be_jitted, frames)]
+    own = f"what {show_place(frames[0])} computes, in a function of its own,"
     facts = {
         "operation": _name(main),
         "place": show_place(line.place),
@@ -256,7 +257,8 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "body": f"`{body}`" if body else "a function that it is given",
         "growing": _GROWING if is_growing else "",
         "shapes_edit": "one shape, or NumPy" if is_growing else "NumPy, or jit it",
-        "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
+        "where": _shown(whole[-1]) if whole else own,
+        "short": _shown(whole[-1]) if whole else "it",
     }
     counts: collections.Counter[str] = collections.Counter()
     for found in by_name:
@@ -281,6 +283,10 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         functions=dict(counts.most_common()),
         calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
     )
+
+
+def _shown(place: Place) -> str:
+    return f"`{place.function.rpartition('.')[2]}`"
 
 
 # Where an array becomes longer and longer.
@@ -333,22 +339,20 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
     shown = [f"{x} {show_seconds(n)} (`{whats[x]}`)" for x, n in lines.most_common()]
     name = function.rpartition(".")[2]
     named = f"`{name}`" if name[:1] not in ("", "<") else "the script"
-    # What has no loop of its own is called in one, and can be jitted as a whole.
-    loops = any(spot.own_loop for line, spot in found if line == spot.place)
-    is_whole = not loops and name[:1] not in ("", "<")
+    line = own.most_common(1)[0][0]
+    kind = "warm"
+    if is_in_comprehension(line):
+        kind = "warm comprehension"
+    elif can_be_jitted(line):
+        kind = "warm function"
     facts = {
         "function": named,
         "seconds": show_seconds(lines.total()),
-        "jit": f"jit {named}" if is_whole else "put them into a jitted function",
-        "whole": f"Jit {named}, but for what reads values. Or put"
-        if is_whole
-        else "Put",
         "lines": listed(shown, 4),
     }
     seconds = float(lines.total())
-    line = own.most_common(1)[0][0]
     fields = {"seconds": seconds, "saves": seconds, "line": line}
-    return make_finding(OUTSIDE, facts, "warm", **fields)
+    return make_finding(OUTSIDE, facts, kind, **fields)
 
 
 def start_of(events: Sequence[Event]) -> Finding:

@@ -252,8 +252,11 @@ _FIELD = re.compile(r".*[.\[](?=\w)")
 
 _INJECT = (
     "Where its learning rate changes: `{object} = optax.inject_hyperparams({factory})"
-    "(learning_rate={rate})`, made once, and in its state, which `{object}.init` "
-    'makes, `state.hyperparams["learning_rate"] = jnp.asarray(rate, jnp.float32)`. Its '
+    "(learning_rate=first)`, made once, with the first rate, and in its state, which "
+    "`{object}.init` makes, "
+    '`state.hyperparams["learning_rate"] = jnp.asarray({rate}, jnp.float32)`. (Of '
+    "a schedule, that is the value for each step: a schedule that is passed itself "
+    "overwrites what is set.) Its "
     "`update` reads the dtypes of the parameters, if it is given them: pass "
     "`eqx.filter(model, eqx.is_array)`, not the model."
 )

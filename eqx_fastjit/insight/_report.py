@@ -129,7 +129,7 @@ def headline(report: Report) -> str:
 
 def _saved(report: Report) -> Iterator[str]:
     """What can be saved, in words: in this run, by other data, and in later runs."""
-    otherwise = sum(f.otherwise for f in report.findings)
+    otherwise = sum(f.otherwise for f in report.findings + report.helps)
     if report.saves:
         is_all = otherwise >= 0.99 * report.saves
         part = "all" if is_all else show_seconds(otherwise)
@@ -167,7 +167,9 @@ def make_report(run: Run) -> Report:
             starting = [e for e in starting if e not in told]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
-    remaining += [e for g in large if g.table for e in Diagnosis(g).left]
+    diagnoses = [Diagnosis(g) for g in large if g.table]
+    remaining += [e for x in diagnoses for e in x.left]
+    by_data = [e for x in diagnoses for e in x.left_by_data]
     first, explained = constant_findings(run, remaining, limit)
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
@@ -180,7 +182,8 @@ def make_report(run: Run) -> Report:
     elsewhere = {e.number for x in prices for e in x.events}
     elsewhere.update(e.number for e in explained)
     compiled = [e for e in (*remaining, *starting) if e.number not in elsewhere]
-    helping = [*helps(run, compiled, limit, bool(prices)), *_warm(run, limit)]
+    helping = helps(run, compiled, by_data, limit, bool(prices))
+    helping += _warm(run, limit)
     return Report(
         run=run,
         limit=limit,

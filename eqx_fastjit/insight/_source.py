@@ -263,6 +263,54 @@ def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str
     return {x.id for x in names if isinstance(x.ctx, context)}
 
 
+_LOOPS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+# What reads values, or computes with them outside of JAX.
+_READS = {"float", "int", "bool", "print", "item", "tolist", "np", "numpy", "onp"}
+
+
+def is_in_comprehension(place: Place) -> bool:
+    """Whether a line is a part of a comprehension."""
+    return any(_has(x, place) for x in _nodes(place, _LOOPS))
+
+
+def can_be_jitted(place: Place) -> bool:
+    """Whether the function around a line can be jitted as it is, by its text.
+
+    It has no loop, reads no values, and writes to nothing; nor is it a method of a
+    plain object, which is static.
+    """
+    name = place.function.rpartition(".")[2]
+    defined = [
+        x for x in _nodes(place, ast.FunctionDef) if x.name == name and _has(x, place)
+    ]
+    if not defined:
+        return False
+    function = max(defined, key=lambda x: x.lineno)
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    if [x.arg for x in parameters[:1]] == ["self"]:
+        classes = [x for x in _nodes(place, ast.ClassDef) if function in x.body]
+        bases = [ast.unparse(base) for x in classes for base in x.bases]
+        if not any("Module" in x for x in bases):
+            return False
+    return not any(map(_is_of_python, ast.walk(function)))
+
+
+def _has(node: Any, place: Place) -> bool:
+    return node.lineno <= place.line <= node.end_lineno
+
+
+def _is_of_python(node: ast.AST) -> bool:
+    """Whether it loops, reads a value or writes to something."""
+    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
+        node.ctx, ast.Store
+    ):
+        return True
+    if isinstance(node, ast.Name | ast.Attribute):
+        return getattr(node, "id", getattr(node, "attr", "")) in _READS
+    kinds = ast.For, ast.While, ast.Yield, ast.Global, ast.Nonlocal, *_LOOPS
+    return isinstance(node, kinds)
+
+
 def _first_line(node: Any) -> int:
     """Of a definition, its first decorator's."""
     return min(x.lineno for x in (node, *getattr(node, "decorator_list", ())))

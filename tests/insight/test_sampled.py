@@ -125,26 +125,41 @@ def test_operations_in_a_loop_are_a_row_and_no_finding(monkeypatch):
     assert any("x[::-1]" in text for text, _ in report.time[-1].lines)
 
 
-def gate(x, q):
+def gate(x):
     return jnp.roll(jnp.sin(x), 1) * x
 
 
 def measure(x):
-    for q in range(3):
-        x = gate(x, q)
-    return [jnp.sum(gate(x, 0))]
+    for _ in range(3):
+        x = gate(x)
+    return float(x[0])
+
+
+def each(x):
+    return jnp.stack([jnp.sin(v) * v for v in x])
 
 
 @needs_ticks
-def test_what_is_to_be_jitted_is_the_outermost_function_that_calls_nothing_jitted():
+@pytest.mark.parametrize(
+    ("f", "edit"),
+    [
+        (gate, "jit `gate`"),
+        (measure, "put them into a jitted function"),
+        (each, "jax.vmap, in a jitted function"),
+    ],
+)
+def test_what_is_to_be_jitted_is_the_outermost_function_that_calls_nothing_jitted(
+    f, edit
+):
+    """As a whole, if it has no loop, which would be unrolled."""
     watch = Watch()
     watch.jax_imported()
     end, x = time.time() + 2 * SECONDS, jnp.ones(3)
     while time.time() < end:
-        measure(step(x, 2.0))
+        f(step(x, 2.0))
     watch.stop()
-    (row,) = [x for x in watch.report("program.py", 0).helps if x.attribute == "warm"]
-    assert row.edit == "jit `measure`" and row.line.function == "measure"
+    (row,) = [x for x in watch.report("a.py", 0).helps if "warm" in x.attribute]
+    assert (row.edit, row.line.function) == (edit, f.__name__)
 
 
 def test_without_the_core_nothing_is_sampled(monkeypatch):
