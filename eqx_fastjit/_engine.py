@@ -43,8 +43,8 @@ def engine_module() -> Any:
         try:
             # If it cannot be loaded, that is an error, upon which Equinox's stands in.
             chosen = importlib.import_module("._native", __package__)
-            functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
-            chosen.setup(*functions, transferred, COPIED_BYTES)
+            readers = reader_of, state_of, flatten_one_level
+            chosen.setup(*readers, jtu.tree_leaves, transferred, COPIED_BYTES)
         except ModuleNotFoundError:
             if wanted == "native":
                 raise RuntimeError(
@@ -64,6 +64,13 @@ def engine_module() -> Any:
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
+
+
+def forget_readers() -> None:
+    """Choose how values of each type are read anew."""
+    _reference.forget_readers()
+    if engine_module() is not _reference:
+        engine_module().forget_readers()
 
 
 def engine() -> str:

@@ -27,7 +27,7 @@ from ._callables import (
     source_of,
     to_call,
 )
-from ._engine import engine_module
+from ._engine import engine_module, forget_readers
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._private import on_clear_caches, Tracer, values_inside
@@ -111,7 +111,7 @@ class Function:
         """
         reading = _read(values, abstract)
         if [*map(id, reading.arrays)] != [*map(id, reading.found)]:
-            engine_module().forget_readers()
+            forget_readers()
             reading = _read(values, abstract)
         made, arrays = reading.specialization, reading.arrays
         named = self.arguments_of(values)
@@ -212,6 +212,8 @@ class Function:
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return True  # there is no program
         engine = engine_module()
         outer = engine.set_active(None)  # what is lowered for it is no part of the call
         try:

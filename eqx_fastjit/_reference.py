@@ -45,11 +45,11 @@ class Walk:
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[Any] = []  # statics that can be changed in place
-        # What is to be read next stands last, each with its depth. (Calls of this
-        # method by itself would not go as deep as JAX does.)
-        self._left = [(x, as_static, 0)]
+        # What is to be read next stands last, each with its depth, and the statics that
+        # it is in. (Calls of this method by itself would not go as deep as JAX does.)
+        self._left: list[Any] = [(x, as_static, 0, None)]
         while self._left:
-            x, as_static, self._depth = self._left.pop()
+            x, as_static, self._depth, self._inside = self._left.pop()
             self._read(x, as_static)
 
     def _read(self, x: Any, as_static: bool) -> None:
@@ -63,6 +63,14 @@ class Walk:
         if reader.name == "hashed" and not has_hash(x):  # by rule 6 after all
             reader = reader._replace(name="state", is_mutable=True)
         if as_static and reader.is_mutable:
+            inside, distance = self._inside, 1
+            while inside is not None:
+                around, inside = inside
+                if around is x:  # it is in itself
+                    self.trail.append(distance)
+                    return
+                distance += 1
+            self._inside = x, self._inside
             self.mutables.append(x)
         match reader.name:
             case "same" | "array" | "tracer":
@@ -106,7 +114,9 @@ class Walk:
         """Have these read next, in this order, before all that is left."""
         if self._depth > sys.getrecursionlimit():
             raise RecursionError("maximum depth exceeded while a call is read")
-        self._left += [(x, as_static, self._depth + 1) for x in reversed(parts)]
+        self._left += [
+            (x, as_static, self._depth + 1, self._inside) for x in reversed(parts)
+        ]
 
     def _state(self, x: Any) -> None:
         state = state_of(x)

@@ -28,6 +28,7 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 import dataclasses
 import enum
 import operator
+import types
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -55,11 +56,22 @@ def is_array(x: Any, abstract: bool = False) -> bool:
     return isinstance(x, _ARRAY_TYPES) and x.__class__ is type(x)
 
 
+# What shows something else, which may change, and is not pickled.
+_VIEWS: dict[type, Any] = {
+    types.MappingProxyType: dict,
+    type({}.keys()): tuple,
+    type({}.items()): tuple,
+    memoryview: lambda x: (x.format, x.shape, x.tobytes()),
+}
+
+
 def state_of(x: Any) -> Any:
     """What an object would be pickled as, or the object itself if it would not be.
 
-    Of an array or scalar of NumPy: its dtype, shape and bytes.
+    Of an array or scalar of NumPy: its dtype, shape and bytes. Of a view: a copy.
     """
+    if copy := _VIEWS.get(type(x)):
+        return (copy(x),)
     # A subclass may have a mask, or a unit.
     is_numpy = type(x) is np.ndarray or isinstance(x, np.generic)
     if is_numpy and not x.dtype.hasobject:

@@ -84,6 +84,12 @@ typedef struct Type {
 
 /* --- the walk over a call ------------------------------------------------------------- */
 
+/* A static that is being read, and those around it. */
+typedef struct Inside {
+    PyObject *object;
+    struct Inside *around;
+} Inside;
+
 typedef struct Walk {
     struct State *state;
     Entry *trail;
@@ -93,6 +99,7 @@ typedef struct Walk {
     Mutable *mutables;
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
+    Inside *inside;      /* the innermost static that can be changed */
     int in_mutable;      /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */

@@ -103,9 +103,21 @@ void walks_free(State *state) {
 
 /* --- reading ---------------------------------------------------------------------------- */
 
-/* Reads a static that can be changed in place, and notes which part of the trail it is. */
+/* Reads a static that can be changed in place. Of one that is in itself: how far around. */
+static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
+    uint64_t distance = 1;
+    for (const Inside *inside = w->inside; inside != NULL; inside = inside->around, distance++)
+        if (inside->object == x) return push(w, BITS, distance);
+    Inside here = {x, w->inside};
+    w->inside = &here;
+    int failed = read(w, type, x, 1);
+    w->inside = here.around;
+    return failed;
+}
+
+/* The same, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
-    if (w->in_mutable) return read(w, type, x, 1);
+    if (w->in_mutable) return read_once(w, type, x, read);
     if (w->n_mutables == w->room_mutables) {
         Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
                                   sizeof(Mutable));
@@ -115,7 +127,7 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     size_t number = w->n_mutables++, start = w->n_trail;
     w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
     w->in_mutable++; /* what is below it is a part of its state */
-    int failed = read(w, type, x, 1);
+    int failed = read_once(w, type, x, read);
     w->in_mutable--;
     w->mutables[number].stop = w->n_trail;
     return failed;

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import gc
 import math
 import types
 from collections.abc import Callable
@@ -149,6 +150,14 @@ class ListSubclass(list):
 
 class DictSubclass(dict):
     pass
+
+
+class Attributes(dict):
+    """A recipe that is well known: what it would be pickled as has itself in it."""
+
+    def __init__(self, **attributes):
+        super().__init__(attributes)
+        self.__dict__ = self
 
 
 class Str(str):
@@ -414,6 +423,18 @@ KINDS = {
         by_type=[DictSubclass(n=1.0)],
         by_value=[DictSubclass(n=2)],
         change=lambda x: x.update(n=3),
+    ),
+    "dict of its attributes": Kind(
+        lambda: Attributes(n=1),
+        by_type=[Attributes(n=1.0), DictSubclass(n=1)],
+        by_value=[Attributes(n=2)],
+        change=lambda x: x.update(n=3),
+    ),
+    "mapping proxy": Kind(
+        lambda: types.MappingProxyType({"a": 1}),
+        by_type=[types.MappingProxyType({"a": 1.0}), DictSubclass(a=1)],
+        by_value=[types.MappingProxyType({"a": 2})],
+        change=lambda x: gc.get_referents(x)[0].update(a=3),
     ),
     "pydantic": Kind(
         lambda: Pydantic(n=1),

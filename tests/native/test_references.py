@@ -310,15 +310,16 @@ def test_after_a_runtime_error():
 def test_after_wrong_arguments():
     """Of a number, a name or a kind that the function does not take."""
     f, held = filter_jit(lambda x, *, y: x), Hashed("held")
-    cycle = [held]
-    cycle.append(cycle)
+    deep = held
+    for _ in range(20_000):
+        deep = (deep,)
     calls = {
         "missing 1 required .*'y'": lambda: f(X),
         "takes 1 positional argument but 2": lambda: f(X, held),
         "unexpected keyword argument 'z'": lambda: f(X, y=held, z=held),
         "multiple values for argument 'x'": lambda: f(X, x=X, y=held),
         "pytree dictionary keys": lambda: f(X, y={held: X, "a": X}),
-        "maximum recursion depth": lambda: f(X, y=Config("name", cycle)),
+        "maximum recursion depth": lambda: f(X, y=Config("name", deep)),
     }
     for message, call in calls.items():
 
@@ -327,4 +328,3 @@ def test_after_wrong_arguments():
                 call()
 
         check_references(wrong, X, held, f, n=10)
-    cycle.clear()
