@@ -113,8 +113,13 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
             _add(inner, members, executed)
     parts, arguments = _parts(scope), {*scope.jax.invars}
     loops: list[UnrolledLoop] = []
-    for place, times in executed.items():
-        n, equations = statistics.median_low(times), members[place]
+    # Of a loop with nothing but loops in it, that they leave nothing of.
+    inner = {n for times in executed.values() for n in times}
+    for place, equations in members.items():
+        if times := executed.get(place):
+            n = statistics.median_low(times)
+        elif (n := _rounds(equations)) in inner:
+            continue
         size = sum(e.size for e in equations)
         varies = _varying(equations, n, parts)
         is_uniform = _is_uniform(equations, n, arguments)
@@ -164,6 +169,21 @@ def _times(lines: Iterable[dict[Any, int]]) -> int:
     if n == 1 < more and sizes[1] * more <= sizes.total():
         n = more
     return n + 1 if more == n and n + 1 in sizes else n
+
+
+def _rounds(equations: list[Equation]) -> int:
+    """How often a loop is executed of which all is in loops inside it.
+
+    That is how often the rarest of its equations is there, by shapes and options.
+    """
+    counts = Counter(
+        (e.name, e.frames, str(e.jax.params), *(str(v.aval) for v in e.jax.outvars))
+        for e in equations
+        if e.name not in ("slice", "pad")
+    )
+    least = min(counts.values(), default=0)
+    # A gradient leaves out some of one iteration.
+    return least + 1 if least + 1 in counts.values() else least
 
 
 def _is_uniform(

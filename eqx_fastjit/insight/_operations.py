@@ -32,6 +32,7 @@ from ._words import (
     show_chain,
     show_place,
     show_seconds,
+    times,
 )
 
 
@@ -282,6 +283,30 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         count=len(events),
         functions=dict(counts.most_common()),
         calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
+    )
+
+
+def of_several_lines(findings: Sequence[Finding]) -> Finding:
+    """What lines compile again and again, each of which costs little."""
+    found = sorted(findings, key=lambda x: -x.saves)
+    functions: collections.Counter[str] = collections.Counter()
+    for x in found:
+        functions.update(x.functions)
+    shown = (
+        f"{x.what.replace(' outside of jit', '')} at {show_place(x.line)} "
+        f"({times(x.count)}, {show_seconds(x.seconds)})"
+        for x in found
+    )
+    return make_finding(
+        OUTSIDE,
+        {"n_lines": len(found), "lines": listed(shown, 6)},
+        "several lines",
+        seconds=sum(x.seconds for x in found),
+        saves=sum(x.saves for x in found),
+        otherwise=sum(x.otherwise for x in found),
+        line=found[0].line,
+        count=sum(x.count for x in found),
+        functions=dict(functions.most_common()),
     )
 
 

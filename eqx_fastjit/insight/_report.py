@@ -14,6 +14,7 @@ from ._file import Run
 from ._first import constant_findings, helps
 from ._groups import Group, group
 from ._operations import (
+    of_several_lines,
     operation_findings,
     operations_following,
     start_of,
@@ -174,10 +175,15 @@ def make_report(run: Run) -> Report:
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
     others = [finding_of(g) for g in rest if g not in prices]
-    others += [x for x in repeated if x.saves < limit]
+    small = [x for x in repeated if x.saves < limit]
+    repeated = [x for x in repeated if x.saves >= limit]
+    if sum(x.saves for x in small) >= limit:
+        repeated.append(of_several_lines(small))
+    else:
+        others += small
     others += [start_of(starting)] if starting else []
     findings += [*first, *_waiting(run, limit)]
-    findings += [x for x in repeated if x.saves >= limit]
+    findings += repeated
     findings = [_with_memory(x, run) for x in findings]
     elsewhere = {e.number for x in prices for e in x.events}
     elsewhere.update(e.number for e in explained)

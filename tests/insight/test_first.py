@@ -17,6 +17,7 @@ from eqx_fastjit.insight import _first, _report, inspect
 from eqx_fastjit.insight._constants import find_constants
 from eqx_fastjit.insight._equations import read_jaxpr
 from eqx_fastjit.insight._loops import find_loops
+from eqx_fastjit.insight._operations import of_several_lines
 from eqx_fastjit.insight._private import keeps_callbacks
 from eqx_fastjit.insight._watch import Watch
 from tests.support.programs import run_program
@@ -346,6 +347,14 @@ def test_operations_that_compile_again_are_a_finding(
     assert (finding.attribute, finding.line.function) == (attribute, program.__name__)
     assert says in finding.says and 0 < finding.saves < finding.seconds
     assert sum(finding.functions.values()) == finding.count
+
+
+def test_lines_that_cost_little_each_are_a_row_together(watched):
+    found = watched(lambda: [slices(jnp.ones(9)), grow(jnp.ones(9))]).findings
+    row = of_several_lines(found)
+    assert row.saves == pytest.approx(sum(x.saves for x in found))
+    assert "`concatenate`, shapes change at" in row.says
+    assert "`dynamic_slice`, makes several lengths at" in row.says
 
 
 def test_models_and_states_outside_of_jit_are_no_finding(watched):
