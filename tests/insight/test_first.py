@@ -263,6 +263,13 @@ def layers(x, w, ws):
     return x
 
 
+def gates(x, w, ws):
+    for v in ws:
+        for i in range(3):
+            x = jnp.roll(x, i) * v
+    return x
+
+
 def each(x, w, ws):
     return jnp.stack([jnp.sin(v) * w for v in ws])
 
@@ -274,17 +281,14 @@ def each(x, w, ws):
         (number, 0, "an array of the numbers that differ as `xs`"),
         (index, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
         (layers, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
-        (
-            layers,
-            [jnp.ones(2)] * 4,
-            "the arrays that the iterations take of a list, stacked",
-        ),
+        (layers, [jnp.ones(2)] * 4, "the arrays that the iterations take of a list"),
+        (gates, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
         (each, [jnp.ones(2)] * 4, "the arrays that the iterations take of a list"),
     ],
 )
 def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
     trace = jax.make_jaxpr(f)(jnp.ones(2), jnp.ones(2), ws)
-    (loop,) = find_loops(read_jaxpr(trace))
+    loop, *_ = find_loops(read_jaxpr(trace))
     assert loop.uniform and advice in _first._scanned(loop)
     assert loop.independent == (f is each)  # so that it can be mapped over
     assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
