@@ -205,7 +205,15 @@ def operation_findings(
             lines.setdefault(line, made).by_name.append(found)
         else:
             rest += found
-    return [_recompiled(line, seen) for line in lines.values()], rest
+    findings: list[Finding] = []
+    for line in lines.values():
+        events = itertools.chain(*line.by_name)
+        # A few calls of a model are for its sizes, say, and a program each in any case.
+        if line.is_model and len({seen(e).call for e in events}) < _LEAST:
+            rest += itertools.chain(*line.by_name)
+        else:
+            findings.append(_recompiled(line, seen))
+    return findings, rest
 
 
 def operations_following(
@@ -269,9 +277,9 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     attribute = "shapes" if kind == "operands" else kind
     if line.is_model:
         # In one function they are a program for each call with other lengths.
-        n_calls = len({x.call for x in operations})
+        n_calls = len({seen(e).call for e in events})
         otherwise = min(saves, (n_calls - 1) * firsts)
-        attribute = "model" if n_calls > 1 else "model once"
+        attribute = "model"
     return make_finding(
         OUTSIDE,
         facts,
