@@ -111,10 +111,10 @@ def test_compiling_counts_as_compiling():
 @needs_ticks
 def test_operations_in_a_loop_are_a_row_and_no_finding(monkeypatch):
     monkeypatch.setattr(_report, "LIMIT_SHARE", 0.2)
+    x = jnp.sin(jnp.ones(3)) + X[::-1] * 0.5  # so that all is compiled
     watch = Watch()
     watch.jax_imported()
     end = time.time() + 2 * SECONDS
-    x = jnp.ones(3)
     while time.time() < end:
         x = jnp.sin(x) + x[::-1] * 0.5
     watch.stop()
