@@ -41,14 +41,13 @@ def fields_of(root: Root) -> list[str]:
 
 
 # What may be decided by a value, so that the traces tell more than its type does.
-_VALUES = {
+_NUMBERS = {
     "number",
     "number of a model",
     "number under jax.jit",
     "number of a configuration",
-    "type",
-    "container",
 }
+_VALUES = {*_NUMBERS, "type", "container"}
 
 
 def _of_value(root: Root) -> str | None:
@@ -64,7 +63,9 @@ def _of_value(root: Root) -> str | None:
         leaves = (x for path in fields_of(root) for x in root.table.leaves(path) if x)
         if not all(map(is_number, leaves)):
             return None
-    return "stays" if known == "shapes" else found
+    if known == "count" and found in _NUMBERS:
+        return "loop count"
+    return "stays" if known in ("count", "shapes") else found
 
 
 def _of_static(root: Root) -> str | None:

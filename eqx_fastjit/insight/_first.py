@@ -194,27 +194,27 @@ def _before_xla(event: Event) -> float:
 def helps(
     run: Run,
     events: Sequence[Event],
+    wanted: Sequence[Event],
     by_data: Sequence[Event],
     limit: float,
-    has_others: bool,
 ) -> list[Finding]:
     """What would spare these compilations, of which no other row tells.
 
     **Arguments:**
 
+    - `wanted`: those with rows of what has to be compiled.
     - `by_data`: what is compiled, too, if the program computes with the same data.
     - `limit`: the seconds from which it is worth a row.
-    - `has_others`: whether there are rows of what has to be compiled.
     """
     # What `scan` does not save, XLA has to compile.
     left = {e: e.compile for e in events if e.compile and not e.cached}
     found: list[Finding] = []
-    for loop, saved in _loops(run, events, by_data):
+    for loop, saved in _loops(run, [*events, *wanted], by_data):
         if loop.saves >= limit:
             found.append(loop)
             for event in left.keys() & saved.keys():
                 left[event] -= saved[event] * event.compile / event.seconds
-    found += _cache_helps(run, left, has_others)
+    found += _cache_helps(run, left, bool(wanted))
     return [x for x in found if x.saves >= limit]
 
 

@@ -22,8 +22,9 @@ from ._events import Event
 
 
 # Digests: of operations and the shapes of what they compute; with their options, and
-# what is passed from one to another; and with literals. Then what is returned.
-_SHAPES, _OPTIONS, _LITERALS, _RESULTS = range(4)
+# what is passed from one to another; and with literals. Then what is returned; and a
+# digest of the operations and shapes, however often each is there.
+_SHAPES, _OPTIONS, _LITERALS, _RESULTS, _KINDS = range(5)
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Values of arrays that are compared; of larger ones only which they are.
@@ -55,12 +56,16 @@ class _Digest:
     def __init__(self) -> None:
         self._hashes = [hashlib.md5(usedforsecurity=False) for _ in range(3)]
         self._seen: dict[int, int] = {}
+        self._kinds: set[str] = set()
 
     def of(self, jaxpr: Any) -> tuple[str, ...]:
         self._read(jaxpr)
         avals = [v.aval for v in opened(jaxpr).outvars if hasattr(v.aval, "dtype")]
         results = ";".join({show_array(x.shape, str(x.dtype)): 0 for x in avals})
-        return (*(x.hexdigest() for x in self._hashes), results)
+        kinds = hashlib.md5(
+            ";".join(sorted(self._kinds)).encode(), usedforsecurity=False
+        )
+        return (*(x.hexdigest() for x in self._hashes), results, kinds.hexdigest())
 
     def _add(self, level: int, text: str) -> None:
         for x in self._hashes[level:]:
@@ -79,7 +84,9 @@ class _Digest:
         for var in (*inner.constvars, *inner.invars):
             numbers[var] = len(numbers)
         for e in inner.eqns:
-            self._add(_SHAPES, f"{e.primitive.name} {[str(v.aval) for v in e.outvars]}")
+            kind = f"{e.primitive.name} {[str(v.aval) for v in e.outvars]}"
+            self._kinds.add(kind)
+            self._add(_SHAPES, kind)
             jaxprs = jaxprs_in(e)
             for name, option in sorted(e.params.items()):
                 if not _has(option, jaxprs):
@@ -113,13 +120,14 @@ def _has(option: Any, jaxprs: list[Any]) -> bool:
 def results_of(event: Event | None) -> set[str]:
     """The arrays that it returns, in words; empty if they are not known."""
     program = () if event is None else event.program
-    return {*"".join(program[_RESULTS:]).split(";")} - {""}
+    return {*"".join(program[_RESULTS:_KINDS]).split(";")} - {""}
 
 
 def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
     """In what the traces of pairs of events differ.
 
-    **Returns:** "nothing", "literals", "options", "shapes", or "" if it is not known.
+    **Returns:** "nothing", "literals", "options", "count" (how often operations are
+    there), "shapes", or "" if it is not known.
     """
     found: list[list[bool]] = []
     for pair in pairs:
@@ -129,4 +137,5 @@ def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
         found.append([a == b for a, b in zip(*programs, strict=True)])
     levels = {"nothing": _LITERALS, "literals": _OPTIONS, "options": _SHAPES}
     alike = (name for name, k in levels.items() if all(x[k] for x in found))
-    return next(alike, "shapes") if found else ""
+    is_count = all(x[_RESULTS:] == [True, True] for x in found)
+    return next(alike, "count" if is_count else "shapes") if found else ""

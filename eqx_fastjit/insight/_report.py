@@ -142,10 +142,10 @@ def _saved(report: Report) -> Iterator[str]:
 
 def footer(report: Report) -> str:
     """What makes a finding."""
+    least = f"{LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run"
     return (
-        f"A finding saves {LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run: "
-        f"here {show_seconds(report.limit)}. Other rows are no faults. Each "
-        "second is in one row."
+        f"A finding is a fault that costs {least}: here {show_seconds(report.limit)}. "
+        "Other rows are no faults, but may save more. Each second is saved by one row."
     )
 
 
@@ -185,10 +185,10 @@ def make_report(run: Run) -> Report:
     findings += [*first, *_waiting(run, limit)]
     findings += repeated
     findings = [_with_memory(x, run) for x in findings]
-    elsewhere = {e.number for x in prices for e in x.events}
-    elsewhere.update(e.number for e in explained)
+    wanted = [e for x in prices for e in x.events]
+    elsewhere = {e.number for e in (*wanted, *explained)}
     compiled = [e for e in (*remaining, *starting) if e.number not in elsewhere]
-    helping = helps(run, compiled, by_data, limit, bool(prices))
+    helping = helps(run, compiled, wanted, by_data, limit)
     helping += _warm(run, limit)
     return Report(
         run=run,

@@ -133,7 +133,8 @@ class Root:
     def follows(self) -> str:
         """What follows a static that changes, by the traces.
 
-        "nothing", "literals", "shapes", or "" if it is not known.
+        "nothing", "literals", "count" (how often operations are there), "shapes", or ""
+        if it is not known.
         """
         table, n = self.table, range(len(self.ids))
         rest = table.without(self.columns)
@@ -146,7 +147,9 @@ class Root:
             (table.rows[i].event, table.rows[k].event) for i, k in pairs or others
         ]
         found = difference_of(events)
-        is_told = found in ("nothing", "literals") or (pairs and found == "shapes")
+        is_told = found in ("nothing", "literals") or (
+            pairs and found in ("count", "shapes")
+        )
         return found if is_told else ""
 
     def has_all(self, paths: Iterable[str]) -> bool:
@@ -245,7 +248,7 @@ def _joined(roots: list[Root]) -> Iterator[Root]:
     rest = [x for x in roots if x.cause is Cause.STRUCTURE and not x.is_model]
     numbers: dict[str, list[Root]] = {}
     for root in roots:
-        if root.is_field and root.follows not in ("nothing", "shapes"):
+        if root.is_field and root.follows in ("literals", "options", ""):
             numbers.setdefault(parent(root.leaf), []).append(root)
             continue
         around = [x for x in rest if root.is_growing and x.has_all(root.paths)]

@@ -317,6 +317,13 @@ def a_field(jit):
     return out, mended, (f, g)
 
 
+@case("static", "loop count")
+def a_loop(jit):
+    f = jit(lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x))
+    g = jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.sin(y), x))
+    return [f(X, n) for n in (3, 4)], [g(X, np.int32(n)) for n in (3, 4)], (f, g)
+
+
 @case("placement", "placement", "committed")
 def committed(jit):
     f = jit(lambda x: x * 2)
