@@ -378,6 +378,8 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
         kind = "warm comprehension"
     elif can_be_jitted(line):
         kind = "warm function"
+    else:  # the line that costs most, whatever leads there
+        line = max(found, key=lambda x: lines[show_place(x[1].place)])[1].place
     facts = {
         "function": named,
         "seconds": show_seconds(lines.total()),

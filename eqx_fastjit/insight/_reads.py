@@ -8,11 +8,13 @@ import contextlib
 import dis
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import is_users, Place
+from eqx_fastjit._statics import has_only_identity
 
 
 # How far to follow functions that a function calls.
@@ -41,6 +43,15 @@ class Read(NamedTuple):
     function: types.FunctionType
     value: Any
     place: Place
+    # Of the arguments, those that are plain objects.
+    arguments: Mapping[str, Any]
+
+
+def is_plain(x: Any) -> bool:
+    """Whether it is an object that only equals itself, such as one with attributes."""
+    others = type, types.FunctionType, types.ModuleType
+    is_weak = type(x).__weakrefoffset__ != 0  # it can be referred to so
+    return has_only_identity(x) and is_weak and not isinstance(x, others)
 
 
 def reads_of(
@@ -53,14 +64,19 @@ def reads_of(
     function = source_of(function)
     if function is None or not is_users(function.__code__.co_filename):
         return
-    code = function.__code__
+    code, arguments = function.__code__, arguments or {}
     for path, line in sorted(_paths(code).items(), key=str):
-        value = value_at(path, function, arguments or {})
+        value = value_at(path, function, arguments)
         if value is MISSING:
             continue
         place = Place(code.co_filename, line, code.co_qualname)
-        yield Read(path, function, value, place)
-        if depth > 0 and isinstance(value, Callable) and path.space != "argument":
+        yield Read(path, function, value, place, arguments)
+        owner = value_at(path._replace(steps=path.steps[:-1]), function, arguments)
+        if depth > 0 and isinstance(value, types.FunctionType) and is_plain(owner):
+            name = value.__code__.co_varnames[:1]  # `self`, of a method
+            inside = weakref.WeakValueDictionary(dict.fromkeys(name, owner))
+            yield from reads_of(value, inside, depth - 1)
+        elif depth > 0 and isinstance(value, Callable) and path.space != "argument":
             yield from reads_of(value, None, depth - 1)
 
 

@@ -120,10 +120,10 @@ def headline(report: Report) -> str:
     found = "no finding"
     if report.findings:
         found = plural(len(report.findings), "finding")
+    elif report.rows:
+        found = f"no finding, {plural(len(report.rows), 'other row')}"
     saved = " and ".join(_saved(report))
-    if saved and not report.findings:
-        found = f"no finding, but rows that save {saved}"
-    of_which = f", of which {saved} can be saved" if report.findings and saved else ""
+    of_which = f", of which {saved} can be saved" if saved else ""
     ran = f"ran for {show_seconds(report.run.seconds)}{of_which}"
     return f"{ran}: {found}; {plural(n, 'compilation')} took {seconds}"
 

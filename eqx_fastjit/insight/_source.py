@@ -251,10 +251,7 @@ def assigned_around(place: Place | None) -> list[str]:
     for loop in _nodes(place, ast.For | ast.While):
         if own in (nodes := {*ast.walk(loop)}):
             around |= nodes - inside
-    local = {x.arg for x in inside if isinstance(x, ast.arg)} | _names(
-        inside, ast.Store
-    )
-    return sorted(_names(inside, ast.Load) & _names(around, ast.Store) - local)
+    return sorted(_free(inside) & _names(around, ast.Store))
 
 
 def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
@@ -276,8 +273,8 @@ def is_in_comprehension(place: Place) -> bool:
 def can_be_jitted(place: Place) -> bool:
     """Whether the function around a line can be jitted as it is, by its text.
 
-    It has no loop, reads no values, and writes to nothing; nor is it a method of a
-    plain object, which is static.
+    It has no loop and no `if`, reads no values, and writes to nothing; nor is it a
+    method of a plain object, which is static, or does it read what a loop changes.
     """
     name = place.function.rpartition(".")[2]
     defined = [
@@ -292,7 +289,8 @@ def can_be_jitted(place: Place) -> bool:
         bases = [ast.unparse(base) for x in classes for base in x.bases]
         if not any("Module" in x for x in bases):
             return False
-    return not any(map(_is_of_python, ast.walk(function)))
+    inside = {*ast.walk(function)}
+    return not any(map(_is_of_python, inside)) and not _free(inside) & _changing(place)
 
 
 def _has(node: Any, place: Place) -> bool:
@@ -300,15 +298,41 @@ def _has(node: Any, place: Place) -> bool:
 
 
 def _is_of_python(node: ast.AST) -> bool:
-    """Whether it loops, reads a value or writes to something."""
+    """Whether it loops, decides, reads a value or does something else than compute."""
+    if isinstance(node, ast.Expr):  # `log.append(x)`
+        return not isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
         node.ctx, ast.Store
     ):
         return True
     if isinstance(node, ast.Name | ast.Attribute):
         return getattr(node, "id", getattr(node, "attr", "")) in _READS
-    kinds = ast.For, ast.While, ast.Yield, ast.Global, ast.Nonlocal, *_LOOPS
-    return isinstance(node, kinds)
+    return isinstance(node, _STATEMENTS)
+
+
+_STATEMENTS = (
+    *(ast.For, ast.While, ast.If, ast.IfExp),
+    *(ast.Yield, ast.Global, ast.Nonlocal, *_LOOPS),
+)
+
+
+def _free(inside: set[ast.AST]) -> set[str]:
+    """The variables that nodes of a function read, and that are not its own."""
+    own = {x.arg for x in inside if isinstance(x, ast.arg)} | _names(inside, ast.Store)
+    return _names(inside, ast.Load) - own
+
+
+def _changing(place: Place) -> set[str]:
+    """The variables of a file that a loop assigns, or of which a part is assigned."""
+    found: set[str] = set()
+    for loop in _nodes(place, ast.For | ast.While):
+        found |= _names(ast.walk(loop), ast.Store)
+    for node in _nodes(place, ast.Attribute | ast.Subscript):
+        if isinstance(node.ctx, ast.Store):
+            found |= _names(ast.walk(node.value), ast.Load)
+    for node in _nodes(place, ast.Global):
+        found |= {*node.names}
+    return found
 
 
 def _first_line(node: Any) -> int:

@@ -16,14 +16,14 @@ import jax
 import numpy as np
 
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._statics import has_only_identity, state_of
+from eqx_fastjit._statics import state_of
 from eqx_fastjit._structure import DYNAMIC
 from eqx_fastjit._texts import describe_static
 
 from ._causes import Finding, make_finding
 from ._describe import describe, Leaf
 from ._events import Event
-from ._reads import MISSING, Read, reads_of, value_at
+from ._reads import is_plain, MISSING, Read, reads_of, value_at
 from ._why import line_of, name_of
 from ._words import show_place
 
@@ -40,10 +40,10 @@ _ONE_IN = 16
 class _Value:
     """A value as it was after a trace. It keeps no array alive, and no function."""
 
-    def __init__(self, read: Read, arguments: Mapping[str, Any]):
+    def __init__(self, read: Read):
         self.path, self.place = read.path, read.place
         self._function: Any = weakref.ref(read.function)
-        self._arguments = arguments
+        self._arguments = read.arguments
         self.text = describe_static(read.value)
         self._is_array = isinstance(read.value, jax.Array)
         self._then = weakref.ref(read.value) if self._is_array else _content(read.value)
@@ -112,7 +112,7 @@ class StaleValues:
         source = flat.source and flat.source()
         arguments = _plain_arguments(flat)
         reads = reads_of(source, arguments)
-        values = [_Value(x, arguments) for x in reads if _is_compared(x.value)]
+        values = [_Value(x) for x in reads if _is_compared(x.value)]
         values += self._parts.pop(event.number, [])
         if event.inside is not None:
             self._parts[event.inside] += values
@@ -171,14 +171,8 @@ def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
-    plain = {name: x for name, x in arguments.items() if _is_plain(x)}
+    plain = {name: x for name, x in arguments.items() if is_plain(x)}
     return weakref.WeakValueDictionary(plain)
-
-
-def _is_plain(x: Any) -> bool:
-    others = type, types.FunctionType, types.ModuleType
-    is_weak = type(x).__weakrefoffset__ != 0  # it can be referred to so
-    return has_only_identity(x) and is_weak and not isinstance(x, others)
 
 
 def _finding(event: Event, value: _Value, now: Any) -> Finding:

@@ -153,8 +153,6 @@ class DictSubclass(dict):
 
 
 class Attributes(dict):
-    """A recipe that is well known: what it would be pickled as has itself in it."""
-
     def __init__(self, **attributes):
         super().__init__(attributes)
         self.__dict__ = self

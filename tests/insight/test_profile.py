@@ -124,9 +124,6 @@ def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
     assert ". " not in text
 
 
-# --- bad input ---
-
-
 def test_bad_input_is_named():
     with pytest.raises(TypeError, match="expected a function"):
         insight.profile(3)

@@ -201,7 +201,7 @@ def test_what_the_cache_saves_is_in_no_other_row():
 def test_a_cache_would_help():
     found = report_of(event(1, seconds=40.0))
     (item,) = found.helps
-    says = "ran for 1 min 40 s: no finding, but rows that save 20 s in later runs"
+    says = "of which 20 s in later runs can be saved: no finding, 1 other row"
     assert says in headline(found)
     assert item.saves == pytest.approx(20, abs=0.01)
     assert "a second run would take about 1 min 20 s" in item.says

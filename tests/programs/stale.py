@@ -12,7 +12,10 @@ class Config:
         self.traces = 0
 
     def scaled(self, x):
-        return x * self.size
+        return x * self.times()
+
+    def times(self):
+        return self.size
 
 
 SCALE, UNUSED, LATE = 1.0, 1.0, 1.0
