@@ -72,12 +72,19 @@ def reads_of(
         place = Place(code.co_filename, line, code.co_qualname)
         yield Read(path, function, value, place, arguments)
         owner = value_at(path._replace(steps=path.steps[:-1]), function, arguments)
-        if depth > 0 and isinstance(value, types.FunctionType) and is_plain(owner):
-            name = value.__code__.co_varnames[:1]  # `self`, of a method
+        if depth > 0 and _is_method(value, owner, path.steps):
+            name = value.__code__.co_varnames[:1]  # `self`
             inside = weakref.WeakValueDictionary(dict.fromkeys(name, owner))
             yield from reads_of(value, inside, depth - 1)
         elif depth > 0 and isinstance(value, Callable) and path.space != "argument":
             yield from reads_of(value, None, depth - 1)
+
+
+def _is_method(value: Any, owner: Any, steps: tuple[Any, ...]) -> bool:
+    """Whether it is a method of a plain object."""
+    if not isinstance(value, types.FunctionType) or not steps or not is_plain(owner):
+        return False
+    return inspect.getattr_static(type(owner), str(steps[-1]), None) is value
 
 
 def value_at(
