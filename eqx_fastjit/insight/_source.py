@@ -261,8 +261,9 @@ def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str
 
 
 _LOOPS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
-# What reads values, or computes with them outside of JAX.
-_READS = {"float", "int", "bool", "print", "item", "tolist", "np", "numpy", "onp"}
+# What reads values when it is called, and modules that compute with them.
+_READS = {"float", "int", "bool", "print", "item", "tolist"}
+_NUMPY = {"np", "numpy", "onp"}
 
 
 def is_in_comprehension(place: Place) -> bool:
@@ -301,12 +302,12 @@ def _is_of_python(node: ast.AST) -> bool:
     """Whether it loops, decides, reads a value or does something else than compute."""
     if isinstance(node, ast.Expr):  # `log.append(x)`
         return not isinstance(node.value, ast.Constant)
-    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
-        node.ctx, ast.Store
-    ):
-        return True
-    if isinstance(node, ast.Name | ast.Attribute):
-        return getattr(node, "id", getattr(node, "attr", "")) in _READS
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return isinstance(node.ctx, ast.Store)
+    if isinstance(node, ast.Call):
+        return _name(node) in _READS
+    if isinstance(node, ast.Name):
+        return node.id in _NUMPY
     return isinstance(node, _STATEMENTS)
 
 
