@@ -214,7 +214,7 @@ def helps(
             found.append(loop)
             for event in left.keys() & saved.keys():
                 left[event] -= saved[event] * event.compile / event.seconds
-    found += _cache_helps(run, left, bool(wanted))
+    found += _cache_helps(run, left)
     return [x for x in found if x.saves >= limit]
 
 
@@ -317,11 +317,19 @@ def _counted(events: Sequence[Event], others: Sequence[Event]) -> Iterator[str]:
         yield f"{of}`{name}`"
 
 
-def _cache_helps(
-    run: Run, left: dict[Event, float], has_others: bool
-) -> Iterator[Finding]:
+_AS_IT_IS = ", as the program is, because the cache keeps what other rows tell of, too"
+
+
+def _cache_helps(run: Run, left: dict[Event, float]) -> Iterator[Finding]:
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
-    refused = [e for e in left if _look_at(run, e).calls_back and not keeps_callbacks()]
+
+    def is_refused(event: Event) -> bool:
+        return _look_at(run, event).calls_back and not keeps_callbacks()
+
+    compiled = [e for e in run.events if e.compile and not e.cached]
+    compiled = [e for e in compiled if not is_refused(e)]
+    second = run.seconds - sum(max(0.0, e.compile - _READING) for e in compiled)
+    refused = [*filter(is_refused, left)]
     kept = [e for e in left if e not in refused]
     checked = [e for e in refused if not _look_at(run, e).has_own_callbacks]
     others = [e for e in refused if e not in checked]
@@ -337,9 +345,9 @@ def _cache_helps(
             "names": names,
             "version": jax.__version__,
             "compiling": show_seconds(seconds),
-            "second": show_seconds(run.seconds - saved),
+            "second": show_seconds(second),
             "and_cache": "" if run.cache else " and the cache",
             "without": note if without else "",
-            "others": " It keeps what the rows below compile, too." * has_others,
+            "others": _AS_IT_IS * (len(compiled) > len(kept)),
         }
         yield make_finding(cause, facts, seconds=seconds, saves=saved)

@@ -74,6 +74,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "begins": _begins(root),
         "evidence": _evidence(root, path),
         "alike": _alike(root),
+        "few": _few_programs(root, path),
         "own_class": _own_class(root, new),
         "how": _argument_how(root, line),
         "around": _around(event),
@@ -106,6 +107,20 @@ def _alike(root: Root) -> str:
     """The other arrays that have its lengths."""
     others = [f"`{x}`" for x in root.paths[1:]]
     return f" With it change {listed(others)}." if others else ""
+
+
+def _few_programs(root: Root, path: str) -> str:
+    """What to do if several values make the same program, as by an `if`."""
+    events = [row.event for row in root.table.rows if row.event is not None]
+    found = [e.program for e in events if e.program]
+    n = len({*found})
+    if not 1 < n <= len(found) // 2:
+        return ""
+    return (
+        f" Only {n} of these programs are different: pass what the function makes of "
+        f"`{path}` in its place, such as a flag. Or decide by `jnp.where` or "
+        f"`jax.lax.cond`, with `{path}` as an array."
+    )
 
 
 _IN_ARRAYS = (

@@ -7,6 +7,7 @@ is carried from call to call if the one before has returned an array of that sha
 
 import collections
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +23,9 @@ from ._events import Event
 
 
 # Digests: of operations and the shapes of what they compute; with their options, and
-# what is passed from one to another; and with literals. Then what is returned; and a
-# digest of the operations and shapes, however often each is there.
-_SHAPES, _OPTIONS, _LITERALS, _RESULTS, _KINDS = range(5)
+# what is passed from one to another; and with literals. Then what is returned; a digest
+# of the operations and shapes, however often each is there; and how many there are.
+_SHAPES, _OPTIONS, _LITERALS, _RESULTS, _KINDS, _COUNT = range(6)
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Values of arrays that are compared; of larger ones only which they are.
@@ -56,7 +57,7 @@ class _Digest:
     def __init__(self) -> None:
         self._hashes = [hashlib.md5(usedforsecurity=False) for _ in range(3)]
         self._seen: dict[int, int] = {}
-        self._kinds: set[str] = set()
+        self._kinds: collections.Counter[str] = collections.Counter()
 
     def of(self, jaxpr: Any) -> tuple[str, ...]:
         self._read(jaxpr)
@@ -65,7 +66,8 @@ class _Digest:
         kinds = hashlib.md5(
             ";".join(sorted(self._kinds)).encode(), usedforsecurity=False
         )
-        return (*(x.hexdigest() for x in self._hashes), results, kinds.hexdigest())
+        digests = (x.hexdigest() for x in self._hashes)
+        return (*digests, results, kinds.hexdigest(), f"{self._kinds.total()}")
 
     def _add(self, level: int, text: str) -> None:
         for x in self._hashes[level:]:
@@ -85,7 +87,7 @@ class _Digest:
             numbers[var] = len(numbers)
         for e in inner.eqns:
             kind = f"{e.primitive.name} {[str(v.aval) for v in e.outvars]}"
-            self._kinds.add(kind)
+            self._kinds[kind] += 1
             self._add(_SHAPES, kind)
             jaxprs = jaxprs_in(e)
             for name, option in sorted(e.params.items()):
@@ -123,6 +125,21 @@ def results_of(event: Event | None) -> set[str]:
     return {*"".join(program[_RESULTS:_KINDS]).split(";")} - {""}
 
 
+def is_in_proportion(numbers: Sequence[str], events: Sequence[Event | None]) -> bool:
+    """Whether operations are added in proportion to a number, as by a loop.
+
+    An `if` adds some, too; so there have to be three numbers or more.
+    """
+    counts: dict[int, int] = {}
+    for number, event in zip(numbers, events, strict=True):
+        if not number.isdecimal() or event is None or len(event.program) <= _COUNT:
+            return False
+        counts[int(number)] = int(event.program[_COUNT])
+    found = sorted(counts.items())
+    slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(found)}
+    return len(found) > 2 and len(slopes) == 1 and min(slopes) > 0
+
+
 def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
     """In what the traces of pairs of events differ.
 
@@ -137,5 +154,5 @@ def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
         found.append([a == b for a, b in zip(*programs, strict=True)])
     levels = {"nothing": _LITERALS, "literals": _OPTIONS, "options": _SHAPES}
     alike = (name for name, k in levels.items() if all(x[k] for x in found))
-    is_count = all(x[_RESULTS:] == [True, True] for x in found)
+    is_count = all(x[_RESULTS:_COUNT] == [True, True] for x in found)
     return next(alike, "count" if is_count else "shapes") if found else ""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ._describe import Cause, is_below, Leaf, parent
-from ._programs import difference_of, results_of
+from ._programs import difference_of, is_in_proportion, results_of
 from ._savings import Column, Partition, Table
 
 
@@ -147,6 +147,11 @@ class Root:
             (table.rows[i].event, table.rows[k].event) for i, k in pairs or others
         ]
         found = difference_of(events)
+        if found == "count":
+            leaves = zip(self.table.leaves(self.leaf), self.table.rows, strict=True)
+            known = [(str(x), row.event) for x, row in leaves if row.event is not None]
+            numbers, others = zip(*known, strict=True)
+            found = "count" if is_in_proportion(numbers, others) else "shapes"
         is_told = found in ("nothing", "literals") or (
             pairs and found in ("count", "shapes")
         )

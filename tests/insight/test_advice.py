@@ -321,7 +321,8 @@ def a_field(jit):
 def a_loop(jit):
     f = jit(lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x))
     g = jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.sin(y), x))
-    return [f(X, n) for n in (3, 4)], [g(X, np.int32(n)) for n in (3, 4)], (f, g)
+    ns = (3, 4, 6)
+    return [f(X, n) for n in ns], [g(X, np.int32(n)) for n in ns], (f, g)
 
 
 @case("placement", "placement", "committed")
