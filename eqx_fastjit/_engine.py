@@ -43,8 +43,8 @@ def engine_module() -> Any:
         try:
             # If it cannot be loaded, that is an error, upon which Equinox's stands in.
             chosen = importlib.import_module("._native", __package__)
-            readers = reader_of, state_of, flatten_one_level
-            chosen.setup(*readers, jtu.tree_leaves, transferred, COPIED_BYTES)
+            functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
+            chosen.setup(*functions, transferred, COPIED_BYTES)
         except ModuleNotFoundError:
             if wanted == "native":
                 raise RuntimeError(

@@ -91,7 +91,8 @@ class Diagnosis:
         """What more is, if the program computes with the same data."""
         same = self._without(x for x in self.mended if not _is_other_data(x))
         others = [e for x in self.others for e in x.left_by_data]
-        return [e for e in same if e not in self.left] + others
+        left = self.left
+        return [e for e in same if e not in left] + others
 
     def _without(self, roots: Iterable[Root]) -> list[Event]:
         assert self.group.table is not None

@@ -279,11 +279,12 @@ def _by_scan(run: Run, event: Event, each: float) -> float:
     spared = share - look.loop.scan_equations / look.equations
     unrolled = share * (event.compile - _by_constants(run, event))
     n, around = (_MAPPED, 0) if look.loop.independent else (_SCANNED, _AROUND)
-    left = unrolled * (1.0 - n / look.loop.iterations)
-    return max(0.0, spared * _before_xla(event) + left - around * each)
+    saved = unrolled * (1.0 - n / look.loop.iterations) - around * each
+    return max(0.0, spared * _before_xla(event) + saved)
 
 
 _KEPT = " If lengths, batches and dtypes stay as they are, it saves {}."
+
 # With the layers as they are, so that results are the same.
 _STACK = (
     " Stack them once, where the model is made, and keep what is stacked in place of "

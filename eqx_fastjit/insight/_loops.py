@@ -171,6 +171,10 @@ def _times(lines: Iterable[dict[Any, int]]) -> int:
     return n + 1 if more == n and n + 1 in sizes else n
 
 
+# These take another part each time, as a `scan` does: a `slice`, and its gradient.
+_PARTS = ("slice", "pad")
+
+
 def _rounds(equations: list[Equation]) -> int:
     """How often a loop is executed of which all is in loops inside it.
 
@@ -179,7 +183,7 @@ def _rounds(equations: list[Equation]) -> int:
     counts = Counter(
         (e.name, e.frames, str(e.jax.params), *(str(v.aval) for v in e.jax.outvars))
         for e in equations
-        if e.name not in ("slice", "pad")
+        if e.name not in _PARTS
     )
     least = min(counts.values(), default=0)
     # A gradient leaves out some of one iteration.
@@ -201,9 +205,7 @@ def _is_uniform(
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
         both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
-        # Not of a `slice`, which takes another part each time, as a `scan` does; nor of
-        # its gradient.
-        has_own = e.name not in ("slice", "pad") and not jaxprs_in(e.jax)
+        has_own = e.name not in _PARTS and not jaxprs_in(e.jax)
         params = e.jax.params if has_own else {}
         types[e.name, e.frames][text := f"{both} {params}"] += 1
         operands[e.name, e.frames, text] = e.jax.invars

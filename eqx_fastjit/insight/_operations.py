@@ -176,6 +176,11 @@ class _Line(NamedTuple):
     # Those of one name, and of one line of a model.
     by_name: list[list[Event]]
 
+    @property
+    def events(self) -> list[Event]:
+        """All of them."""
+        return [*itertools.chain(*self.by_name)]
+
 
 def operation_findings(
     events: Iterable[Event], run: Run
@@ -207,13 +212,17 @@ def operation_findings(
             rest += found
     findings: list[Finding] = []
     for line in lines.values():
-        events = itertools.chain(*line.by_name)
         # A few calls of a model are for its sizes, say, and a program each in any case.
-        if line.is_model and len({seen(e).call for e in events}) < _LEAST:
-            rest += itertools.chain(*line.by_name)
+        if line.is_model and _n_calls(line, seen) < _LEAST:
+            rest += line.events
         else:
             findings.append(_recompiled(line, seen))
     return findings, rest
+
+
+def _n_calls(line: _Line, seen: Any) -> int:
+    """How many calls of a model compiled something."""
+    return len({seen(event).call for event in line.events})
 
 
 def operations_following(
@@ -243,7 +252,7 @@ _LENGTH = re.compile(r"(?<=[\[,])\d+(?=[\],])")
 
 def _recompiled(line: _Line, seen: Any) -> Finding:
     by_name = sorted(line.by_name, key=lambda x: (len(x) < _LEAST, -_seconds(x)))
-    main, events = by_name[0], [e for found in by_name for e in found]
+    main, events = by_name[0], line.events
     operations = [seen(event) for event in main]
     kind = operations[0].differs_from(operations)
     if kind == "options":
@@ -277,8 +286,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     attribute = "shapes" if kind == "operands" else kind
     if line.is_model:
         # In one function they are a program for each call with other lengths.
-        n_calls = len({seen(e).call for e in events})
-        otherwise = min(saves, (n_calls - 1) * firsts)
+        otherwise = min(saves, (_n_calls(line, seen) - 1) * firsts)
         attribute = "model"
     return make_finding(
         OUTSIDE,
@@ -363,13 +371,14 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
     """`found`: lines of the function, and the operations that they come to."""
     lines: collections.Counter[Any] = collections.Counter()
     own: collections.Counter[Any] = collections.Counter()
-    whats: dict[Any, str] = {}
+    firsts: dict[Any, Any] = {}
     for line, spot in found:
         place = show_place(spot.place)
         lines[place] += spot.seconds
         own[line] += spot.seconds
-        whats.setdefault(place, spot.what)
-    shown = [f"{x} {show_seconds(n)} (`{whats[x]}`)" for x, n in lines.most_common()]
+        firsts.setdefault(place, spot)
+    costs = lines.most_common()
+    shown = [f"{x} {show_seconds(n)} (`{firsts[x].what}`)" for x, n in costs]
     name = function.rpartition(".")[2]
     named = f"`{name}`" if name[:1] not in ("", "<") else "the script"
     line = own.most_common(1)[0][0]
@@ -379,7 +388,7 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
     elif can_be_jitted(line):
         kind = "warm function"
     else:  # the line that costs most, whatever leads there
-        line = max(found, key=lambda x: lines[show_place(x[1].place)])[1].place
+        line = firsts[costs[0][0]].place
     facts = {
         "function": named,
         "seconds": show_seconds(lines.total()),

@@ -271,9 +271,8 @@ _INJECT = (
     "`{object}.init` makes, "
     '`state.hyperparams["learning_rate"] = jnp.asarray({rate}, jnp.float32)`. (Of '
     "a schedule, that is the value for each step: a schedule that is passed itself "
-    "overwrites what is set.) Its "
-    "`update` reads the dtypes of the parameters, if it is given them: pass "
-    "`eqx.filter(model, eqx.is_array)`, not the model."
+    "overwrites what is set.) Its `update` reads the dtypes of the parameters, if it "
+    "is given them: pass `eqx.filter(model, eqx.is_array)`, not the model."
 )
 
 

@@ -9,7 +9,7 @@ import collections
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -125,14 +125,14 @@ def results_of(event: Event | None) -> set[str]:
     return {*"".join(program[_RESULTS:_KINDS]).split(";")} - {""}
 
 
-def is_in_proportion(numbers: Sequence[str], events: Sequence[Event | None]) -> bool:
+def is_in_proportion(values: Iterable[tuple[str, Event]]) -> bool:
     """Whether operations are added in proportion to a number, as by a loop.
 
     An `if` adds some, too; so there have to be three numbers or more.
     """
     counts: dict[int, int] = {}
-    for number, event in zip(numbers, events, strict=True):
-        if not number.isdecimal() or event is None or len(event.program) <= _COUNT:
+    for number, event in values:
+        if not number.isdecimal() or len(event.program) <= _COUNT:
             return False
         counts[int(number)] = int(event.program[_COUNT])
     found = sorted(counts.items())

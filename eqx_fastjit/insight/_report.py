@@ -158,29 +158,31 @@ def make_report(run: Run) -> Report:
     repeated, starting = operation_findings(operations, run)
     findings: list[Finding] = []
     large: list[Group] = []
+    diagnoses: list[Diagnosis] = []
     for g in (x for x in groups if not x.is_first):
-        following = operations_following(starting, run, Diagnosis(g).lengths)
+        diagnosis = Diagnosis(g)
+        following = operations_following(starting, run, diagnosis.lengths)
         found = _with_operations(finding_of(g), following)
         if found.saves >= limit:
             large.append(g)
+            diagnoses += [diagnosis] if g.table else []
             findings.append(found)
             told = [e for _, *again in following for e in again]
             starting = [e for e in starting if e not in told]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
-    diagnoses = [Diagnosis(g) for g in large if g.table]
     remaining += [e for x in diagnoses for e in x.left]
     by_data = [e for x in diagnoses for e in x.left_by_data]
     first, explained = constant_findings(run, remaining, limit)
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
     others = [finding_of(g) for g in rest if g not in prices]
-    small = [x for x in repeated if x.saves < limit]
+    minor = [x for x in repeated if x.saves < limit]
     repeated = [x for x in repeated if x.saves >= limit]
-    if sum(x.saves for x in small) >= limit:
-        repeated.append(of_several_lines(small))
+    if sum(x.saves for x in minor) >= limit:
+        repeated.append(of_several_lines(minor))
     else:
-        others += small
+        others += minor
     others += [start_of(starting)] if starting else []
     findings += [*first, *_waiting(run, limit)]
     findings += repeated

@@ -148,10 +148,9 @@ class Root:
         ]
         found = difference_of(events)
         if found == "count":
-            leaves = zip(self.table.leaves(self.leaf), self.table.rows, strict=True)
-            known = [(str(x), row.event) for x, row in leaves if row.event is not None]
-            numbers, others = zip(*known, strict=True)
-            found = "count" if is_in_proportion(numbers, others) else "shapes"
+            leaves = zip(table.leaves(self.leaf), table.rows, strict=True)
+            values = [(str(x), row.event) for x, row in leaves if row.event is not None]
+            found = "count" if is_in_proportion(values) else "shapes"
         is_told = found in ("nothing", "literals") or (
             pairs and found in ("count", "shapes")
         )

@@ -60,8 +60,6 @@ class Spot:
     what: str
     # Whether it is an operation of JAX outside of jit, in a loop.
     is_operation: bool
-    # Whether the loop is in the same function.
-    own_loop: bool
     # The functions on the way to an operation that a loop calls, innermost first.
     called: tuple[Place, ...] = ()
     seconds: float = 0.0
@@ -191,9 +189,7 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
         is_operation = is_jax and not any(x.startswith(JAX[1]) for x in files)
     else:
         is_operation = _is_of_jax(_callee(code, frame.f_globals, text))
-    own_loop = is_in_loop(place.file, place.line)
-    is_operation = is_operation and _is_repeated(frame)
-    return Spot(place, shortened(text), is_operation, own_loop)
+    return Spot(place, shortened(text), is_operation and _is_repeated(frame))
 
 
 def _called_in_loops(frames: list[FrameType]) -> tuple[Place, ...]:

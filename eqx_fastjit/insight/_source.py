@@ -181,11 +181,7 @@ def _site(
     A decorator that hands on what it was given passes nothing of its own.
     """
     for site in frames:
-        calls = [
-            node
-            for node in _nodes(site, ast.Call)
-            if node.lineno <= site.line <= (node.end_lineno or 0)
-        ]
+        calls = [node for node in _nodes(site, ast.Call) if _has(node, site)]
         named = [x for x in calls if _name(x) == event.function.name]
         # Under another name, it is a decorator's if all is handed on.
         others = [x for x in calls if any(k.arg is None for k in x.keywords)]
@@ -260,7 +256,7 @@ def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str
     return {x.id for x in names if isinstance(x.ctx, context)}
 
 
-_LOOPS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+_COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 # What reads values when it is called, and modules that compute with them.
 _READS = {"float", "int", "bool", "print", "item", "tolist"}
 _NUMPY = {"np", "numpy", "onp"}
@@ -268,7 +264,7 @@ _NUMPY = {"np", "numpy", "onp"}
 
 def is_in_comprehension(place: Place) -> bool:
     """Whether a line is a part of a comprehension."""
-    return any(_has(x, place) for x in _nodes(place, _LOOPS))
+    return any(_has(x, place) for x in _nodes(place, _COMPREHENSIONS))
 
 
 def can_be_jitted(place: Place) -> bool:
@@ -313,7 +309,7 @@ def _is_of_python(node: ast.AST) -> bool:
 
 _STATEMENTS = (
     *(ast.For, ast.While, ast.If, ast.IfExp),
-    *(ast.Yield, ast.Global, ast.Nonlocal, *_LOOPS),
+    *(ast.Yield, ast.Global, ast.Nonlocal, *_COMPREHENSIONS),
 )
 
 
