@@ -133,8 +133,9 @@ def _columns(roots: Iterable[Root]) -> set[Any]:
 # --- in words -------------------------------------------------------------------------
 
 
-def finding_of(group: Group) -> Finding:
-    """A group in words."""
+def finding_of(found: Diagnosis) -> Finding:
+    """A diagnosis in words."""
+    group = found.group
     fields: dict[str, Any] = {
         "seconds": group.seconds,
         "line": group.line,
@@ -144,7 +145,6 @@ def finding_of(group: Group) -> Finding:
     }
     if group.table is None or not group.roots:
         return make_finding(*_plain(group), **fields)
-    found = Diagnosis(group)
     parts = [_part(found, x, True) for x in found.mended]
     parts += [_part(found, x, False) for x in found.price]
     fields |= {

@@ -6,7 +6,7 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._advice import finding_of
+from ._advice import Diagnosis, finding_of
 from ._causes import Finding
 from ._events import Event, history, is_watched, watch
 from ._groups import group
@@ -103,7 +103,7 @@ def explain_event(event: Event) -> str:
     if event.gone:
         line = show_place(line_of(event))
         return f"  again, at {line}; the arguments of the earlier calls are gone"
-    finding = finding_of(group([event])[0])
+    finding = finding_of(Diagnosis(group([event])[0]))
     return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 
 
@@ -143,7 +143,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
         sum(e.traced and not e.failed for e in events),
         sum(e.compile > 0 for e in events),
         sum(e.seconds for e in events),
-        tuple(map(finding_of, groups)),
+        tuple(finding_of(Diagnosis(g)) for g in groups),
         len(events) - len(known),
         verbose,
     )

@@ -162,7 +162,7 @@ def make_report(run: Run) -> Report:
     for g in (x for x in groups if not x.is_first):
         diagnosis = Diagnosis(g)
         following = operations_following(starting, run, diagnosis.lengths)
-        found = _with_operations(finding_of(g), following)
+        found = _with_operations(finding_of(diagnosis), following)
         if found.saves >= limit:
             large.append(g)
             diagnoses += [diagnosis] if g.table else []
@@ -176,7 +176,7 @@ def make_report(run: Run) -> Report:
     first, explained = constant_findings(run, remaining, limit)
     rest = [g for g in (x.without(explained) for x in small) if g.events]
     prices = [g for g in rest if g.seconds >= limit and not g.is_first]
-    others = [finding_of(g) for g in rest if g not in prices]
+    others = [finding_of(Diagnosis(g)) for g in rest if g not in prices]
     minor = [x for x in repeated if x.saves < limit]
     repeated = [x for x in repeated if x.saves >= limit]
     if sum(x.saves for x in minor) >= limit:
@@ -196,7 +196,7 @@ def make_report(run: Run) -> Report:
         run=run,
         limit=limit,
         findings=(*run.stale, *sorted(findings, key=lambda x: -x.saves)),
-        prices=tuple(map(finding_of, prices)),
+        prices=tuple(finding_of(Diagnosis(g)) for g in prices),
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
         helps=tuple(sorted(helping, key=lambda x: -x.saves)),
