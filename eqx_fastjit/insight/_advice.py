@@ -58,7 +58,7 @@ class Diagnosis:
     @property
     def lengths(self) -> set[str]:
         """The lengths of arrays that can be one, in functions that follow, too."""
-        own = {str(size) for root in self.mended for size in root.sizes}
+        own = {str(n) for root in self.mended for n in root.lengths}
         return own.union(*(x.lengths for x in self.others))
 
     def saved(self, roots: Iterable[Root]) -> Saved:

@@ -168,9 +168,7 @@ def _of_shape(root: Root) -> str:
         return "models"
     if root.is_growing:
         return "buffer"
-    sizes, axes = root.sizes, {x.axis for x in root.own}
-    is_ragged = len(sizes) == 2 and sizes[0] > sizes[1] and axes == {0}
-    return "ragged batch" if is_ragged else "lengths"
+    return "ragged batch" if root.is_ragged else "lengths"
 
 
 def _of_dtype(root: Root) -> str | None:

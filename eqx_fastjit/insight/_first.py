@@ -15,13 +15,14 @@ import jax
 from eqx_fastjit._blocking import has_host_callbacks, is_callback
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import engine_module
+from eqx_fastjit._facts import Place
 
 from ._causes import Finding, make_finding
 from ._constants import Constant, find_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
 from ._file import Run
-from ._loops import find_loops, UnrolledLoop
+from ._loops import scannable, UnrolledLoop
 from ._operations import Operation, operation
 from ._private import function_in_jit, keeps_callbacks
 from ._why import is_operation, line_of, name_of
@@ -52,8 +53,8 @@ class Look(NamedTuple):
     has_own_callbacks: bool = False
     equations: int = 0
     constants: tuple[Constant, ...] = ()
-    # The largest unrolled loop that a `scan` could have.
-    loop: UnrolledLoop | None = None
+    # The unrolled loops that a `scan` could have, none inside another one.
+    loops: tuple[UnrolledLoop, ...] = ()
     # Of an operation outside of jit.
     operation: Operation = Operation()
 
@@ -81,9 +82,7 @@ def look(event: Event, trace: Any) -> Look:
         if is_long:
             found = find_constants(scope, _source(event))
             large = [x for x in found if x.bytes >= _LARGE or x.seconds > LEAST_SECONDS]
-            uniform = (x for x in find_loops(scope) if x.uniform)
-            loop = next(uniform, None)
-            out = Look(calls_back, own, scope.size, tuple(large), loop)
+            out = Look(calls_back, own, scope.size, tuple(large), scannable(scope))
     return out
 
 
@@ -225,46 +224,45 @@ def _loops(
     alone = sorted(e.compile for e in run.events if e.compile and is_operation(e))
     # Some are no single ones, such as those that draw random numbers.
     each = alone[len(alone) // 4] if alone else _ALONE
-    by_place: dict[Any, list[Event]] = {}
-    for event in events:
-        if (loop := _look_at(run, event).loop) is not None:
-            by_place.setdefault(loop.place, []).append(event)
+    by_place: dict[Place, dict[Event, UnrolledLoop]] = {}
+    for event in (*events, *by_data):
+        for loop in _look_at(run, event).loops:
+            by_place.setdefault(loop.place, {})[event] = loop
     for place, unrolled in by_place.items():
-        looks = {event: _look_at(run, event) for event in unrolled}
-        saved = {event: _by_scan(run, event, each) for event in unrolled}
-        look = max(looks.values(), key=lambda x: x.equations)
-        functions = collections.Counter(name_of(e.function) for e in unrolled)
-        assert look.loop is not None
-        total = sum(saved.values())
-        more = [e for e in by_data if (x := _look_at(run, e).loop) and x.place == place]
-        kept = total + sum(_by_scan(run, e, each) for e in more)
+        saved = {e: _by_scan(run, e, x, each) for e, x in unrolled.items()}
+        more = [e for e in by_data if e in saved]
+        kept = sum(saved.values())
+        total = kept - sum(saved.pop(e) for e in more)
+        functions = collections.Counter(name_of(e.function) for e in saved)
+        event = max(unrolled, key=lambda e: _look_at(run, e).equations)
+        loop = unrolled[event]
         facts = {
-            "loop": look.loop,
+            "loop": loop,
             "place": show_place(place),
             "functions": listed(f"`{name}`" for name in functions),
-            "total": look.equations,
-            "differ": _differ(look.loop),
-            "xs": _scanned(look.loop),
-            "stack": _STACK if look.loop.layered else "",
+            "total": _look_at(run, event).equations,
+            "differ": _differ(loop),
+            "xs": _scanned(loop),
+            "stack": _STACK if loop.layered else "",
             "kept": _KEPT.format(show_seconds(kept)) if more else "",
         }
         yield (
             make_finding(
                 "scan",
                 facts,
-                "independent" if look.loop.independent else None,
+                "independent" if loop.independent else None,
                 seconds=total,
                 saves=total,
                 otherwise=total - kept,
                 line=place,
-                count=len(unrolled),
+                count=len(saved),
                 functions=dict(functions),
             ),
             saved,
         )
 
 
-def _by_scan(run: Run, event: Event, each: float) -> float:
+def _by_scan(run: Run, event: Event, loop: UnrolledLoop, each: float) -> float:
     """About what `scan` saves of a compilation with an unrolled loop.
 
     Tracing and lowering follow the number of equations. XLA compiles iterations that
@@ -273,13 +271,12 @@ def _by_scan(run: Run, event: Event, each: float) -> float:
     which one takes `each`. (So it was for layers, recurrent cells, solvers' steps and
     gates of circuits, with their gradients.)
     """
-    look = _look_at(run, event)
-    assert look.loop is not None
-    share = look.loop.equations / look.equations
-    spared = share - look.loop.scan_equations / look.equations
+    equations = _look_at(run, event).equations
+    share = loop.equations / equations
+    spared = share - loop.scan_equations / equations
     unrolled = share * (event.compile - _by_constants(run, event))
-    n, around = (_MAPPED, 0) if look.loop.independent else (_SCANNED, _AROUND)
-    saved = unrolled * (1.0 - n / look.loop.iterations) - around * each
+    n, around = (_MAPPED, 0) if loop.independent else (_SCANNED, _AROUND)
+    saved = unrolled * (1.0 - n / loop.iterations) - around * each
     return max(0.0, spared * _before_xla(event) + saved)
 
 

@@ -105,6 +105,22 @@ def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
 
 def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     """The unrolled loops of a trace, those with the most equations first."""
+    return tuple(loop for loop, _ in _found(scope))
+
+
+def scannable(scope: Scope) -> tuple[UnrolledLoop, ...]:
+    """Those that a `scan` could have, each; of loops in one another, the outer one."""
+    loops: list[UnrolledLoop] = []
+    taken: set[Equation] = set()
+    for loop, equations in _found(scope):
+        if loop.uniform and not taken & equations:
+            loops.append(loop)
+            taken |= equations
+    return tuple(loops)
+
+
+def _found(scope: Scope) -> list[tuple[UnrolledLoop, set[Equation]]]:
+    """The loops of a trace, with their equations."""
     _loops_in.cache_clear()  # a file may have been edited
     members: dict[Place, list[Equation]] = {}
     executed: dict[Place, list[int]] = {}
@@ -112,7 +128,7 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
         if not inner.is_jax:
             _add(inner, members, executed)
     parts, arguments = _parts(scope), {*scope.jax.invars}
-    loops: list[UnrolledLoop] = []
+    loops: list[tuple[UnrolledLoop, set[Equation]]] = []
     # Of a loop with nothing but loops in it, that they leave nothing of.
     inner = {n for times in executed.values() for n in times}
     for place, equations in members.items():
@@ -124,9 +140,10 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
         varies = _varying(equations, n, parts)
         is_uniform = _is_uniform(equations, n, arguments)
         is_independent = is_uniform and _is_independent(equations, n)
-        loops.append(UnrolledLoop(place, n, size, is_uniform, *varies, is_independent))
-    found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
-    return tuple(sorted(found, key=lambda x: -x.equations))
+        loop = UnrolledLoop(place, n, size, is_uniform, *varies, is_independent)
+        if n >= _MIN_ITERATIONS:
+            loops.append((loop, {*equations}))
+    return sorted(loops, key=lambda x: -x[0].equations)
 
 
 def _add(

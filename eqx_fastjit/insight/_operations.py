@@ -6,6 +6,7 @@ is given is made anew.
 """
 
 import collections
+import dataclasses
 import itertools
 import re
 import sys
@@ -43,6 +44,8 @@ _LEAST = 5
 _MAKERS = ("__init__", "init", "init_fn")
 # Equations that are looked at, and characters that are kept of an option.
 _MAX_EQUATIONS, _MAX_OPTION = 50, 200
+# The share of the operations of a function from which it only puts arrays together.
+_NEARLY_ALL = 0.9
 # NumPy's scalars show their type.
 _SCALAR = re.compile(r"np\.\w+\((-?[\w.]+)\)")
 
@@ -59,6 +62,8 @@ class Operation(NamedTuple):
     body: str = ""
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
+    # Whether the user's line calls JAX itself, and no other library.
+    is_direct: bool = True
     # Of an operation of a model, the user's line that calls it, and which call it is.
     called_at: Place | None = None
     call: int = 0
@@ -98,9 +103,16 @@ def operation() -> Operation:
     operands, results = map(_show_avals, (jaxpr.invars, jaxpr.outvars))
     body = max(bodies, key=len)
     called = (None, 0) if is_making else _model_call(stack)
+    is_direct = _is_direct(stack)
     return Operation(
-        operands, results, tuple(options), is_loop, body, is_making, *called
+        operands, results, tuple(options), is_loop, body, is_making, is_direct, *called
     )
+
+
+def _is_direct(stack: Iterable[tuple[FrameType, int]]) -> bool:
+    codes = (frame.f_code for frame, _ in stack)
+    inside = [*itertools.takewhile(lambda x: not is_written_by_user(x), codes)]
+    return inside[-1].co_filename.startswith(JAX)  # the innermost is this library's
 
 
 def _model_call(stack: Iterable[tuple[FrameType, int]]) -> tuple[Place | None, int]:
@@ -266,6 +278,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     frames = main[0].frames
     whole = [*itertools.takewhile(can_be_jitted, frames)]
     own = f"what {show_place(frames[0])} computes, in a function of its own,"
+    edit = "NumPy, or jit it" if operations[0].is_direct else "jit it"
     facts = {
         "operation": _name(main),
         "place": show_place(line.place),
@@ -274,7 +287,8 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "values": listed((f"({shortened(x)})" for x in values), 4),
         "body": f"`{body}`" if body else "a function that it is given",
         "growing": _GROWING if is_growing else "",
-        "shapes_edit": "one shape, or NumPy" if is_growing else "NumPy, or jit it",
+        "numpy": _NUMPY if operations[0].is_direct else "",
+        "shapes_edit": "one shape, or NumPy" if is_growing else edit,
         "where": _shown(whole[-1]) if whole else own,
         "short": _shown(whole[-1]) if whole else "it",
     }
@@ -286,8 +300,11 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     attribute = "shapes" if kind == "operands" else kind
     if line.is_model:
         # In one function they are a program for each call with other lengths.
-        otherwise = min(saves, (_n_calls(line, seen) - 1) * firsts)
-        attribute = "model"
+        if kind == "created again":
+            attribute = "model again"
+        else:
+            attribute = "model"
+            otherwise = min(saves, (_n_calls(line, seen) - 1) * firsts)
     return make_finding(
         OUTSIDE,
         facts,
@@ -330,6 +347,11 @@ def _shown(place: Place) -> str:
     return f"`{place.function.rpartition('.')[2]}`"
 
 
+_NUMPY = (
+    "On small arrays, NumPy does the same and compiles nothing, as `np.stack` in place "
+    "of `jnp.stack`: from arrays of NumPy (`np.asarray(x)`) up to the jitted function "
+    "that takes the result. "
+)
 # Where an array becomes longer and longer.
 _GROWING = (
     "Keep what grows in a Python list, and stack it once, after the loop; or write "
@@ -345,26 +367,86 @@ def _is_growing(shapes: list[str]) -> bool:
     return any(all(a < b for a, b in itertools.pairwise(x)) for x in axes)
 
 
-def warm_findings(run: Run) -> list[Finding]:
-    """What loops spend on operations that are compiled already.
+def warm_findings(
+    run: Run, repeated: Sequence[Finding], starting: Sequence[Event], limit: float
+) -> tuple[list[Finding], list[Finding], list[Event]]:
+    """What loops spend on operations that are compiled already, if worth the `limit`.
 
     By the outermost function in such a loop that calls nothing jitted, so that all of
     it can be one call.
+
+    **Returns:** the findings of what lines compile again and again, with what these
+    lines spend so; those of other lines, with what they have compiled of `starting`;
+    and what is left of that.
     """
     compiled = (e for e in run.events if e.function.place is not None)
     callers = {(x.file, x.function) for e in compiled for x in e.frames}
     by_function: dict[Any, list[tuple[Place, Any]]] = {}
     for spot in run.spots:
-        if spot.is_operation:
-            alone = [x for x in spot.called if (x.file, x.function) not in callers]
+        alone = [x for x in spot.called if (x.file, x.function) not in callers]
+        # An array that goes to the device in each step is no fault; small ones are.
+        is_one_by_one = spot.is_transfer and any(
+            (x.file, x.function) not in callers or is_in_comprehension(x)
+            for x in spot.looping
+        )
+        if spot.is_operation or is_one_by_one:
             place = alone[-1] if alone else spot.place
-            function = _UNNAMED.sub("", place.function)
-            by_function.setdefault((place.file, function), []).append((place, spot))
-    return [_warm(function, found) for (_, function), found in by_function.items()]
+            key = _function_of(place), bool(alone)
+            by_function.setdefault(key, []).append((place, spot))
+    by_line = {x.line: x for x in repeated}
+    findings: list[Finding] = []
+    rest = [*starting]
+    for (function, is_alone), spots in by_function.items():
+        found = _warm(function[1], spots)
+        if found.saves < limit:
+            continue
+        if same := by_line.get(found.line):
+            by_line[found.line] = _with_warm(same, found)
+            continue
+        lines = {place for place, _ in spots}
+        if is_alone:
+            own = [e for e in rest if function in map(_function_of, e.frames)]
+        else:
+            own = [e for e in rest if lines & {*e.frames}]
+        rest = [e for e in rest if e not in own]
+        findings.append(_with_compilations(found, own))
+    return [*by_line.values()], findings, rest
+
+
+def _with_warm(finding: Finding, warm: Finding) -> Finding:
+    """With what operations of the same line take that are compiled already."""
+    seconds = show_seconds(warm.seconds)
+    return dataclasses.replace(
+        finding,
+        says=f"{finding.says} Operations there that are compiled already took about "
+        f"{seconds}.",
+        seconds=finding.seconds + warm.seconds,
+        saves=finding.saves + warm.saves,
+    )
+
+
+def _with_compilations(finding: Finding, own: Sequence[Event]) -> Finding:
+    """With what it has compiled, which as one program takes about half as long."""
+    if not own:
+        return finding
+    n, seconds = plural(len(own), "compilation"), _seconds(own)
+    return dataclasses.replace(
+        finding,
+        says=f"{finding.says} To compile them took {show_seconds(seconds)} ({n}).",
+        seconds=finding.seconds + seconds,
+        saves=finding.saves + seconds / 2,
+        count=len(own),
+        functions=dict(collections.Counter(e.function.name for e in own)),
+    )
 
 
 # A lambda or a comprehension is a part of the function that has it.
 _UNNAMED = re.compile(r"((^|\.)(<locals>|<lambda>|<\w+comp>|<genexpr>))+$")
+
+
+def _function_of(place: Place) -> tuple[str, str]:
+    """The file, and the named function."""
+    return place.file, _UNNAMED.sub("", place.function)
 
 
 def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
@@ -381,17 +463,20 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
         firsts.setdefault(place, spot)
     costs = lines.most_common()
     shown = [f"{x} {show_seconds(n)} (`{firsts[x].what}`)" for x, n in costs]
+    seconds = float(lines.total())
     name = function.rpartition(".")[2]
     named = f"`{name}`" if name[:1] not in ("", "<") else "the script"
     line = own.most_common(1)[0][0]
     kind = "warm"
-    if is_in_comprehension(line):
+    of_data = sum(n for (_, what), n in each.items() if _is_of_data(what))
+    if of_data > _NEARLY_ALL * seconds:
+        kind = "warm data"
+    elif is_in_comprehension(line):
         kind = "warm comprehension"
     elif can_be_jitted(line):
         kind = "warm function"
     else:  # the line that costs most, whatever leads there
         line = firsts[costs[0][0]].place
-    seconds = float(lines.total())
     facts = {
         "function": named,
         "seconds": show_seconds(seconds),
@@ -400,8 +485,20 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
     # About how many there are in a call, if all took as long. The call that is left
     # takes about half as long as one of them.
     n = seconds**2 / sum(x**2 for x in each.values())
-    fields = {"seconds": seconds, "saves": seconds * (1 - 0.5 / n), "line": line}
+    left = 0.5 / n if kind != "warm data" else 0.0
+    fields = {"seconds": seconds, "saves": seconds * (1 - left), "line": line}
     return make_finding(OUTSIDE, facts, kind, **fields)
+
+
+# What puts arrays together, or takes parts of them, and computes nothing.
+_OF_DATA = re.compile(
+    r"(jnp|jax\.numpy|jax)\.(array|asarray|device_put|\w*stack|concatenate|pad)\(.*"
+    r"|[\w.]+\[[^\[\]]*\]"
+)
+
+
+def _is_of_data(what: str) -> bool:
+    return bool(_OF_DATA.fullmatch(what))
 
 
 def start_of(events: Sequence[Event]) -> Finding:

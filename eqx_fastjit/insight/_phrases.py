@@ -138,8 +138,8 @@ def _around(event: Event) -> str:
 # By the type of what wraps.
 _WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (
-    " If a shape, a `range` or an `if` depends on `{leaf}`, it has to stay a number, "
-    "and each value has to be compiled."
+    " If a shape, a `range`, a `length` or an `if` depends on `{leaf}`, it has to stay "
+    "a number, and each value has to be compiled."
 )
 _OWN_CLASS = (
     " If it is of a class of your own, and all that it holds is equal each time, you "

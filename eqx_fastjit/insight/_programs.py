@@ -24,7 +24,7 @@ from ._events import Event
 
 # Digests: of operations and the shapes of what they compute; with their options, and
 # what is passed from one to another; and with literals. Then what is returned; a digest
-# of the operations and shapes, however often each is there; and how many there are.
+# of the operations and shapes, however often each is there; and how many are executed.
 _SHAPES, _OPTIONS, _LITERALS, _RESULTS, _KINDS, _COUNT = range(6)
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -58,6 +58,8 @@ class _Digest:
         self._hashes = [hashlib.md5(usedforsecurity=False) for _ in range(3)]
         self._seen: dict[int, int] = {}
         self._kinds: collections.Counter[str] = collections.Counter()
+        # How often what is being read is executed.
+        self._times = 1
 
     def of(self, jaxpr: Any) -> tuple[str, ...]:
         self._read(jaxpr)
@@ -87,14 +89,17 @@ class _Digest:
             numbers[var] = len(numbers)
         for e in inner.eqns:
             kind = f"{e.primitive.name} {[str(v.aval) for v in e.outvars]}"
-            self._kinds[kind] += 1
+            self._kinds[kind] += self._times
             self._add(_SHAPES, kind)
             jaxprs = jaxprs_in(e)
             for name, option in sorted(e.params.items()):
                 if not _has(option, jaxprs):
                     self._add(_OPTIONS, f"{name} {option}")
+            outer = self._times
+            self._times *= e.params["length"] if e.primitive.name == "scan" else 1
             for x in jaxprs:
                 self._read(x)
+            self._times = outer
             self._passed(e.invars, numbers)
             for var in e.outvars:
                 numbers[var] = len(numbers)
@@ -126,25 +131,30 @@ def results_of(event: Event | None) -> set[str]:
 
 
 def is_in_proportion(values: Iterable[tuple[str, Event]]) -> bool:
-    """Whether operations are added in proportion to a number, as by a loop.
+    """Whether operations are executed in proportion to a number, as by a loop.
 
-    An `if` adds some, too; so there have to be three numbers or more.
+    They have the same shapes, unless it runs once or never. An `if` adds some, too; so
+    there have to be three numbers or more.
     """
     counts: dict[int, int] = {}
+    kinds: set[str] = set()
     for number, event in values:
         if not number.isdecimal() or len(event.program) <= _COUNT:
             return False
-        counts[int(number)] = int(event.program[_COUNT])
+        if (n := int(number)) > 0:
+            counts[n] = int(event.program[_COUNT])
+        if n > 1:
+            kinds.add(event.program[_KINDS])
     found = sorted(counts.items())
     slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(found)}
-    return len(found) > 2 and len(slopes) == 1 and min(slopes) > 0
+    is_one = len(slopes) == len(kinds) == 1
+    return len(found) > 2 and is_one and min(slopes) > 0
 
 
 def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
     """In what the traces of pairs of events differ.
 
-    **Returns:** "nothing", "literals", "options", "count" (how often operations are
-    there), "shapes", or "" if it is not known.
+    **Returns:** "nothing", "literals", "options", "shapes", or "" if it is not known.
     """
     found: list[list[bool]] = []
     for pair in pairs:
@@ -154,5 +164,4 @@ def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
         found.append([a == b for a, b in zip(*programs, strict=True)])
     levels = {"nothing": _LITERALS, "literals": _OPTIONS, "options": _SHAPES}
     alike = (name for name, k in levels.items() if all(x[k] for x in found))
-    is_count = all(x[_RESULTS:_COUNT] == [True, True] for x in found)
-    return next(alike, "count" if is_count else "shapes") if found else ""
+    return next(alike, "shapes") if found else ""

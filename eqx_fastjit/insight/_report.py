@@ -183,15 +183,16 @@ def make_report(run: Run) -> Report:
         repeated.append(of_several_lines(minor))
     else:
         others += minor
+    repeated, warm, starting = warm_findings(run, repeated, starting, limit)
     others += [start_of(starting)] if starting else []
-    findings += [*first, *_waiting(run, limit)]
+    findings += [*first, *_waiting(run, limit, has_operations=bool(warm))]
     findings += repeated
     findings = [_with_memory(x, run) for x in findings]
     wanted = [e for x in prices for e in x.events]
     elsewhere = {e.number for e in (*wanted, *explained)}
     compiled = [e for e in (*remaining, *starting) if e.number not in elsewhere]
     helping = helps(run, compiled, wanted, by_data, limit)
-    helping += _warm(run, limit)
+    helping += warm
     return Report(
         run=run,
         limit=limit,
@@ -242,17 +243,19 @@ def _with_memory(finding: Finding, run: Run) -> Finding:
     return dataclasses.replace(finding, says=says)
 
 
-def _waiting(run: Run, limit: float) -> list[Finding]:
-    """The finding of the waits, if it is worth to do without them."""
+def _waiting(run: Run, limit: float, *, has_operations: bool) -> list[Finding]:
+    """The finding of the waits, if it is worth to do without them.
+
+    While the device waits for operations that have a row, it waits for nothing else.
+    """
     if run.device is None:
         return []
-    found = finding_of_waits(run.waits, run.device.saved_by_running_ahead())
+    idle = run.device.seconds - run.device.busy
+    if has_operations:
+        idle -= run.device.operations
+    saves = min(run.device.saved_by_running_ahead(), idle)
+    found = finding_of_waits(run.waits, saves)
     return [found] if found is not None and found.saves >= limit else []
-
-
-def _warm(run: Run, limit: float) -> list[Finding]:
-    """The operations outside of jit that take long, though nothing compiles."""
-    return [x for x in warm_findings(run) if x.saves >= limit]
 
 
 # --- where the time went --------------------------------------------------------------

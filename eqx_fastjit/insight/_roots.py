@@ -98,6 +98,18 @@ class Root:
         found = list(dict.fromkeys(lengths.pop()))
         return list(map(int, found)) if all(map(str.isdecimal, found)) else []
 
+    @property
+    def lengths(self) -> set[int]:
+        """Those of all axes that differ."""
+        axes = (self.table.values(x) for x in self.own if x.aspect == "axis")
+        return {int(x) for x in itertools.chain(*axes) if str(x).isdecimal()}
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether it is a batch, and then a smaller one."""
+        sizes, axes = self.sizes, {x.axis for x in self.own}
+        return len(sizes) == 2 and sizes[0] > sizes[1] and axes == {0}
+
     @functools.cached_property
     def is_growing(self) -> bool:
         """Whether it is a buffer, say, that becomes longer from call to call."""
@@ -133,8 +145,8 @@ class Root:
     def follows(self) -> str:
         """What follows a static that changes, by the traces.
 
-        "nothing", "literals", "count" (how often operations are there), "shapes", or ""
-        if it is not known.
+        "nothing", "literals", "count" (how often operations are executed), "shapes", or
+        "" if it is not known.
         """
         table, n = self.table, range(len(self.ids))
         rest = table.without(self.columns)
@@ -147,10 +159,10 @@ class Root:
             (table.rows[i].event, table.rows[k].event) for i, k in pairs or others
         ]
         found = difference_of(events)
-        if found == "count":
+        if found in ("options", "shapes"):
             leaves = zip(table.leaves(self.leaf), table.rows, strict=True)
             values = [(str(x), row.event) for x, row in leaves if row.event is not None]
-            found = "count" if is_in_proportion(values) else "shapes"
+            found = "count" if is_in_proportion(values) else found
         is_told = found in ("nothing", "literals") or (
             pairs and found in ("count", "shapes")
         )
@@ -247,13 +259,18 @@ def _root(
 def _joined(roots: list[Root]) -> Iterator[Root]:
     """With a structure, and what grows inside it, as one root.
 
-    And numbers that are fields of one static object, such as a configuration.
+    And numbers that are fields of one static object, such as a configuration, and
+    lengths of several axes of an array.
     """
     rest = [x for x in roots if x.cause is Cause.STRUCTURE and not x.is_model]
-    numbers: dict[str, list[Root]] = {}
+    parts: dict[tuple[Cause, str], list[Root]] = {}
     for root in roots:
         if root.is_field and root.follows in ("literals", "options", ""):
-            numbers.setdefault(parent(root.leaf), []).append(root)
+            parts.setdefault((Cause.STATIC, parent(root.leaf)), []).append(root)
+            continue
+        is_special = root.is_model or root.is_growing or root.is_ragged
+        if root.cause is Cause.SHAPE and not is_special:
+            parts.setdefault((Cause.SHAPE, root.leaf), []).append(root)
             continue
         around = [x for x in rest if root.is_growing and x.has_all(root.paths)]
         if around:
@@ -262,10 +279,10 @@ def _joined(roots: list[Root]) -> Iterator[Root]:
             root = dataclasses.replace(root, copies=copies)
         if root.cause is not Cause.STRUCTURE or root.is_model:
             yield root
-    for own in numbers.values():
+    for (cause, _), own in parts.items():
         yield Root(
             own[0].table,
-            Cause.STATIC,
+            cause,
             own=tuple(itertools.chain(*(x.own for x in own))),
             copies=tuple(itertools.chain(*(x.copies for x in own))),
         )

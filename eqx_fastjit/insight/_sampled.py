@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import os
 import signal
@@ -58,10 +59,14 @@ class Spot:
     place: Place
     # Its source.
     what: str
-    # Whether it is an operation of JAX outside of jit, in a loop.
+    # Whether it is an operation of JAX outside of jit, in a loop; or only brings an
+    # array to the device, or back.
     is_operation: bool
-    # The functions on the way to an operation that a loop calls, innermost first.
+    is_transfer: bool = False
+    # The functions on the way to either that a loop calls, innermost first; and those
+    # with a loop on the way.
     called: tuple[Place, ...] = ()
+    looping: tuple[Place, ...] = ()
     seconds: float = 0.0
 
 
@@ -149,8 +154,9 @@ class Samples:
         spot = self._spots.get(key)
         if spot is None:
             spot = self._spots[key] = _spot(own, inside)
-            if spot.is_operation:
-                spot.called = _called_in_loops(users)
+            if spot.is_operation or spot.is_transfer:
+                looping = [_place(x) for x in users if _is_looping(x)]
+                spot.called, spot.looping = _called_in_loops(users), tuple(looping)
         spot.seconds += seconds
         self._recent.append((now, seconds, spot))
 
@@ -179,23 +185,42 @@ def _whose(code: CodeType) -> _Whose:
 def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
     """What a frame of the program is doing, with the frames in it, innermost first."""
     code = frame.f_code
-    place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
     text = expression_at(code, frame.f_lasti)
     files = [x.f_code.co_filename for x in inside]
+    is_transfer = False
     if inside:
-        called = inside[-1].f_code.co_name
-        is_jax = any(x.startswith(JAX[0]) for x in files) and called not in _TRANSFERS
         # Otherwise it is the call of a jitted function.
-        is_operation = is_jax and not any(x.startswith(JAX[1]) for x in files)
+        is_own = any(x.startswith(JAX[1]) for x in files)
+        is_jax = any(x.startswith(JAX[0]) for x in files) and not is_own
+        is_transfer = is_jax and inside[-1].f_code.co_name in _TRANSFERS
+        is_operation = is_jax and not is_transfer
     else:
         is_operation = _is_of_jax(_callee(code, frame.f_globals, text))
-    return Spot(place, shortened(text), is_operation and _is_repeated(frame))
+    is_repeated = (is_operation or is_transfer) and _is_repeated(frame)
+    return Spot(
+        _place(frame),
+        shortened(text),
+        is_operation and is_repeated,
+        is_transfer and is_repeated,
+    )
+
+
+def _place(frame: FrameType) -> Place:
+    code = frame.f_code
+    return Place(code.co_filename, frame.f_lineno, code.co_qualname)
+
+
+def _is_looping(frame: FrameType) -> bool:
+    """Whether a loop of its own is under way, but one that yields to another."""
+    is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+    is_own = is_in_loop(frame.f_code.co_filename, frame.f_lineno)
+    return is_own and not is_generator
 
 
 def _called_in_loops(frames: list[FrameType]) -> tuple[Place, ...]:
     """Those of some frames that a loop of their caller's calls."""
     return tuple(
-        Place(x.f_code.co_filename, x.f_lineno, x.f_code.co_qualname)
+        _place(x)
         for x, caller in itertools.pairwise(frames)
         if is_in_loop(caller.f_code.co_filename, caller.f_lineno)
         and not x.f_code.co_name.startswith(("<", "__call__"))

@@ -256,6 +256,33 @@ def _names(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str
     return {x.id for x in names if isinstance(x.ctx, context)}
 
 
+def is_index(place: Place, text: str) -> bool:
+    """Whether an expression of a line gives an index or a length, by its own text.
+
+    Itself, or by a variable of the function that it is assigned to.
+    """
+    try:
+        wanted = ast.dump(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    own = [
+        x for x in _nodes(place, ast.expr) if _has(x, place) and ast.dump(x) == wanted
+    ]
+    inside = {x for node in own for x in ast.walk(node)}
+    names = {
+        x.id
+        for node in _nodes(place, ast.Assign)
+        if inside & {node.value, *ast.iter_child_nodes(node.value)}
+        for x in node.targets
+        if isinstance(x, ast.Name)
+    }
+    indices = [x.slice for x in _nodes(place, ast.Subscript)]
+    calls = (x for x in _nodes(place, ast.Call) if _name(x) == "range")
+    indices += [arg for x in calls for arg in x.args]
+    used = {x for node in indices for x in ast.walk(node)}
+    return bool(inside & used or names & _names(used, ast.Load))
+
+
 _COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 # What reads values when it is called, and modules that compute with them.
 _READS = {"float", "int", "bool", "print", "item", "tolist"}

@@ -25,7 +25,7 @@ from eqx_fastjit._function import Function
 
 from ._causes import Finding, make_finding
 from ._private import hook_waits
-from ._source import expression_at
+from ._source import expression_at, is_index
 from ._words import listed, shortened, show_place, show_seconds
 
 
@@ -180,8 +180,15 @@ def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
     if not found or saves <= 0:
         return None
     first, *others = sorted(found, key=lambda wait: -wait.seconds)
-    often = [x for x in waits if x.what not in _CALLS]
-    often = [str(x) for x in often if x.reads >= _OFTEN * first.reads]
+    reads = [x for x in waits if x.what not in _CALLS]
+    needed = {x.what for x in reads if is_index(x.place, x.what)}
+    here = [x for x in reads if x.place.function == first.place.function]
+    if any(x.what in needed and 2 * x.reads > first.reads for x in here):
+        return None  # the next step needs it
+    often = [
+        x for x in reads if x.what not in needed and x.reads >= _OFTEN * first.reads
+    ]
+    often = [str(x) for x in sorted(often, key=lambda x: x not in here)]
     blocks = first.what == JITTED_CALL
     seconds = sum(wait.seconds for wait in found)
     each = first.seconds * max(0.0, 1 - saves / seconds) / first.count
@@ -193,7 +200,7 @@ def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
         "stays": show_seconds(each),
         "saves": show_seconds(saves),
         # A call that does not block leaves the waiting to what reads its results.
-        "reads": f", and read {listed(often, 2)} every 100 steps" if often else "",
+        "reads": f", and read {listed(often, 3)} every 100 steps" if often else "",
     }
     attribute = "blocking call" if blocks else "waits"
     fields = {"seconds": seconds, "saves": saves, "line": first.place}

@@ -317,12 +317,25 @@ def a_field(jit):
     return out, mended, (f, g)
 
 
+def counted(jit, loop):
+    f = jit(lambda x, n: loop(x, n))
+    g = jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.sin(y), x))
+    ns = (0, 3, 4, 6)
+    return [f(X, n) for n in ns], [g(X, np.int32(n)) for n in ns], (f, g)
+
+
 @case("static", "loop count")
 def a_loop(jit):
-    f = jit(lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x))
-    g = jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.sin(y), x))
-    ns = (3, 4, 6)
-    return [f(X, n) for n in ns], [g(X, np.int32(n)) for n in ns], (f, g)
+    return counted(
+        jit, lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x)
+    )
+
+
+@case("static", "loop count", "scan")
+def a_scan(jit):
+    return counted(
+        jit, lambda x, n: jax.lax.scan(lambda y, _: (jnp.sin(y), None), x, length=n)[0]
+    )
 
 
 @case("placement", "placement", "committed")

@@ -152,6 +152,7 @@ def test_what_is_to_be_jitted_is_the_outermost_function_that_calls_nothing_jitte
     f, edit
 ):
     """As a whole, if it has no loop, which would be unrolled."""
+    jax.clear_caches()
     watch = Watch()
     watch.jax_imported()
     end, x = time.time() + 2 * SECONDS, jnp.ones(3)
@@ -160,6 +161,8 @@ def test_what_is_to_be_jitted_is_the_outermost_function_that_calls_nothing_jitte
     watch.stop()
     (row,) = [x for x in watch.report("a.py", 0).helps if "warm" in x.attribute]
     assert row.edit == edit and f"`{f.__name__}`" in row.what
+    # What it compiles for that is a part of it, and so is what is left as one program.
+    assert row.count > 2 and row.saves < row.seconds
 
 
 def test_without_the_core_nothing_is_sampled(monkeypatch):
