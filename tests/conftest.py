@@ -46,12 +46,6 @@ def _uninstalled():
 
 
 @pytest.fixture
-def engine():
-    """The name of the engine in use."""
-    return eqx_fastjit.engine()
-
-
-@pytest.fixture
 def waited(monkeypatch):
     """The shape of each array that is blocked on."""
     shapes = []

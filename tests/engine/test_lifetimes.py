@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import _function, filter_jit
+from eqx_fastjit import _function, engine, filter_jit
 from tests.support.memory import collect, dead, Held, references
 from tests.support.modules import Holder
 from tests.support.programs import run_program
@@ -340,11 +340,11 @@ BOUNDS = {
 BOUNDS_OF_REFERENCE = {**BOUNDS, "calls": (2.5, 4e6)}
 
 
-def test_memory_is_bounded(engine):
+def test_memory_is_bounded():
     """A process does not grow by calls, methods, results or wrapped functions."""
     lines = run_program("memory.py").stdout.splitlines()
     found = {kind: (float(a), float(b)) for kind, a, b in map(str.split, lines)}
-    bounds = BOUNDS if engine == "native" else BOUNDS_OF_REFERENCE
+    bounds = BOUNDS if engine() == "native" else BOUNDS_OF_REFERENCE
     assert found.keys() == bounds.keys()
     for kind, (each, in_all) in bounds.items():
         assert found[kind][0] < each, (kind, found)
