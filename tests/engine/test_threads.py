@@ -3,7 +3,6 @@
 Promise 29 of docs/reliability.md.
 """
 
-import threading
 import warnings
 
 import equinox as eqx
@@ -12,30 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.support.threads import in_threads
 
 
 X = jnp.ones(2)
-
-
-def in_threads(n, target):
-    """Run `target(i)` in `n` threads at once, and raise the first error."""
-    errors = []
-    barrier = threading.Barrier(n)
-
-    def run(i):
-        try:
-            barrier.wait()
-            target(i)
-        except BaseException as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_errors_reach_their_own_thread():

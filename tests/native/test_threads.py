@@ -6,7 +6,6 @@ For a second, under each engine; docs/reliability.md has the command for a minut
 """
 
 import os
-import threading
 import time
 
 import equinox as eqx
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 
 from eqx_fastjit import filter_jit
 from tests.support.modules import Holder, Node
+from tests.support.threads import in_threads
 
 
 SECONDS = float(os.environ.get("EQX_FASTJIT_SECONDS", "1"))
@@ -63,23 +63,13 @@ WORK = [shared_function, new_function, new_class, changed_static, node, cleared]
 def test_threads():
     f = filter_jit(lambda m, y: (m.x * sum(m.static), y))
     f(Holder(X, (0, 0)), 0)
-    errors, barrier, counts = [], threading.Barrier(16), [0] * 16
+    counts = [0] * 16
 
-    def run(i):
-        try:
-            barrier.wait()
-            end = time.monotonic() + SECONDS
-            while time.monotonic() < end and not errors:
-                WORK[i % len(WORK)](f, i, counts[i])
-                counts[i] += 1
-        except BaseException as e:
-            errors.append(e)
+    def work(i):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            WORK[i % len(WORK)](f, i, counts[i])
+            counts[i] += 1
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(16, work)
     assert min(counts) > 0
