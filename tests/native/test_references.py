@@ -284,24 +284,20 @@ def test_after_an_error_while_tracing():
     check_references(call, X, held, f, error, n=10)
 
 
-def test_after_an_error_of_a_callback(caplog):
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        (lambda x: jax.pure_callback(lambda x: 1 / 0, x, x), "division"),
+        (lambda x: eqx.error_if(x, x > 0, "too large"), "too large"),
+    ],
+    ids=["callback", "error_if"],
+)
+def test_after_an_error_of_the_program(fails, message, caplog):
     caplog.set_level(logging.CRITICAL)  # log records keep the traceback alive
-    f = filter_jit(lambda x, _: jax.pure_callback(lambda x: 1 / 0, x, x))
-    held = Hashed("held")
+    f, held = filter_jit(lambda x, _: fails(x)), Hashed("held")
 
     def call():
-        with pytest.raises(Exception, match="division"):
-            f(X, held)
-
-    check_references(call, X, held, f, n=10)
-
-
-def test_after_a_runtime_error():
-    f = filter_jit(lambda x, _: eqx.error_if(x, x > 0, "too large"))
-    held = Hashed("held")
-
-    def call():
-        with pytest.raises(Exception, match="too large"):
+        with pytest.raises(Exception, match=message):
             f(X, held)
 
     check_references(call, X, held, f, n=10)
