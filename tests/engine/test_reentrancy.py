@@ -142,13 +142,15 @@ def test_a_hash_that_is_too_deep():
 
 
 @pytest.mark.parametrize("place", ["argument", "field", "list"])
-@pytest.mark.parametrize("cls", [RaisingReduce, ReducedToAName])
-def test_a_state_that_cannot_be_had(cls, place):
-    """A static without a state is compared by identity."""
+@pytest.mark.parametrize(
+    "cls", [RaisingReduce, ReducedToAName, HashIsAnArray, EqIsNotImplemented]
+)
+def test_what_can_only_be_compared_by_identity(cls, place):
+    """It has no state, a hash that is no number, or an `__eq__` that says nothing."""
     f, traces = count_traces(lambda x, s: X * 2)
     statics = [cls(), cls()]
     for static in (*statics, *statics):
-        f(*PLACES[place](static))
+        assert f(*PLACES[place](static)) == 4
     assert len(traces) == 2
 
 
@@ -217,16 +219,6 @@ def test_an_object_that_is_given_another_class():
     assert len(traces) == 2
 
 
-@pytest.mark.parametrize("cls", [HashIsAnArray, EqIsNotImplemented])
-def test_results_of_eq_and_hash_that_are_no_answer(cls):
-    """A hash that is no number is none; `NotImplemented` is a no."""
-    f, traces = count_traces(lambda x, s: x * 2)
-    statics = [cls(), cls()]
-    for static in (*statics, *statics):
-        assert f(X, static) == 4
-    assert len(traces) == 2
-
-
 class Flattened:
     """Calls a function when it is flattened."""
 
@@ -243,14 +235,19 @@ def _flatten(node):
 jtu.register_pytree_node(Flattened, _flatten, lambda _, xs: Flattened(*xs))
 
 
+@pytest.mark.parametrize("error", [Oops, KeyboardInterrupt])
 @pytest.mark.parametrize("around", [lambda x: x, Inner, lambda x: [1, {"k": x}]])
-def test_a_flatten_function_that_raises(around):
-    """Its error is that of the call, and the next call is as before."""
+def test_a_flatten_function_that_raises(around, error):
+    """Its error, or an interrupt, is that of the call, and later calls are right."""
+
+    def fail():
+        raise error
+
     f = filter_jit(lambda t: jtu.tree_leaves(t)[-1] * 2)
     for _ in range(2):
+        with pytest.raises(error):
+            f(around(Flattened(X, fail)))
         assert f(around(Flattened(X))) == 4
-        with pytest.raises(Oops):
-            f(around(Flattened(X, _raises)))
 
 
 @pytest.mark.parametrize("children", [3, None, (1, 2, 3)], ids=repr)
@@ -579,19 +576,6 @@ def test_objects_that_claim_another_class(cls):
     except (TypeError, ValueError, AttributeError):
         pass
     assert f(X, 1) == 4
-
-
-def test_an_interrupt_while_a_call_reads():
-    """`KeyboardInterrupt` in the user's code comes out, and later calls are right."""
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    f = filter_jit(lambda t: jtu.tree_leaves(t)[0] * 2)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            f(Flattened(X, interrupt))
-        assert f(Flattened(X)) == 4
 
 
 @pytest.mark.parametrize("is_first", [True, False])
