@@ -41,6 +41,9 @@ def test_stages_agree_with_a_call():
     assert "dot_general" in str(traced.jaxpr)
     assert compiled.cost_analysis() is not None
     assert compiled.memory_analysis() is not None
+    assert compiled.as_text()
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        compiled.no_such_thing  # noqa: B018
     assert "forward" in repr(copy.copy(compiled))
     assert [*inspect.signature(compiled).parameters] == ["model", "x", "scale"]
     assert eqx.tree_equal(compiled(_model(), X), forward(_model(), X))
@@ -56,14 +59,6 @@ def test_a_compiled_call_is_that_of_equinox():
     assert eqx.tree_equal(theirs(_model(), X, scale=3), ours(_model(), X, scale=3))
     assert type(our_lowered.lowered) is type(lowered.lowered)
     assert type(ours.compiled) is type(theirs.compiled)
-
-
-def test_attributes_of_jaxs_stages():
-    """What JAX's compiled function has can be used; what it lacks is an error."""
-    compiled = forward.lower(_model(), X).compile()
-    assert compiled.as_text()
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        compiled.no_such_thing  # noqa: B018
 
 
 def test_shapes_stand_for_arrays():
