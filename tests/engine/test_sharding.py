@@ -32,12 +32,6 @@ def _linear(seed=0):
     return eqx.nn.Linear(8, 8, key=jax.random.key(seed))
 
 
-def _put(tree, sharding):
-    return jax.tree.map(
-        lambda x: jax.device_put(x, sharding) if eqx.is_array(x) else x, tree
-    )
-
-
 def test_wherever_the_arguments_are(mesh):
     """Results, their shardings and commitment are those of Equinox."""
     x = jnp.arange(64.0).reshape(8, 8)
@@ -76,7 +70,7 @@ def test_one_mesh_after_another(mesh):
         named = isinstance(sharding, NamedSharding)
         everywhere = NamedSharding(sharding.mesh, P()) if named else sharding
         y = jax.device_put(x, sharding)
-        out, same = f(_put(_linear(), everywhere), y)
+        out, same = f(jax.device_put(_linear(), everywhere), y)
         np.testing.assert_allclose(out, expected, rtol=1e-5)
         assert out.devices() == y.devices()
         assert same.weight.sharding.is_equivalent_to(everywhere, 2)

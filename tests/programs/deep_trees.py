@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 import eqx_fastjit
+from tests.support.modules import Node
 
 
 X = jnp.array(2.0)
@@ -89,22 +90,9 @@ def cyclic_slots():
     return in_box(X, x)
 
 
-@jtu.register_pytree_node_class
-class Node:
-    def __init__(self, next=None):
-        self.next = next
-
-    def tree_flatten(self):
-        return (self.next,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        return cls(*children)
-
-
 def cyclic_node():
-    x = Node()
-    x.next = x
+    x = Node([])
+    x.children.append(x)
     return x
 
 
