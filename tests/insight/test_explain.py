@@ -21,14 +21,7 @@ import pytest
 from hypothesis import strategies as st
 
 import eqx_fastjit
-from eqx_fastjit import _facts
 from eqx_fastjit.insight import _events, explain
-
-
-@pytest.fixture(autouse=True)
-def _no_history():
-    """A lambda is created again by each test of the same line."""
-    _facts.history.clear()
 
 
 @pytest.fixture

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _facts
 from eqx_fastjit.insight import guard, RetraceError, RetraceWarning
-
-
-@pytest.fixture(autouse=True)
-def _no_history():
-    """A lambda is created again by each test of the same line."""
-    _facts.history.clear()
 
 
 def make():
