@@ -48,10 +48,10 @@ def script(tmp_path_factory):
     return path
 
 
-def start(script, file, n):
-    environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+def start(file, script, *words, **environment):
+    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, script, str(n)],
+        [sys.executable, script, *map(str, words)],
         env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -64,7 +64,7 @@ def files(script, tmp_path_factory):
     """Of a run with two compilations that was killed, and of one with four."""
     folder = tmp_path_factory.mktemp("files")
     old, new = folder / "old.jsonl", folder / "new.jsonl"
-    processes = [start(script, old, 2), start(script, new, 4)]
+    processes = [start(old, script, 2), start(new, script, 4)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     growing = read(str(new))
@@ -223,15 +223,11 @@ def test_each_process_of_a_job_has_a_rank_and_a_file(tmp_path):
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     file, program = tmp_path / "run.jsonl", PROGRAMS / "process_of_a_job.py"
-    environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, address, str(rank)],
-            env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
-        )
-        for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+    ranks = 0, 1
+    processes = [start(file, program, address, rank, XLA_FLAGS="") for rank in ranks]
+    for process in processes:
+        process.communicate(timeout=200)
+    assert [process.returncode for process in processes] == [0, 0]
     for rank, name in enumerate(("run.jsonl", "run.1.jsonl")):
         lines = map(json.loads, (tmp_path / name).read_text().splitlines())
         assert {line["rank"] for line in lines} == {rank}
