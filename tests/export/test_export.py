@@ -57,12 +57,6 @@ def test_shardings_over_eight_devices_are_kept(tmp_path):
     assert out.stdout.count("same") == len(tests) * len(FORMS)
 
 
-@in_both_forms
-@pytest.mark.parametrize("name", functions.FUNCTIONS)
-def test_this_process_computes_the_same(folder, name, trusted):
-    functions.check(folder, {name: functions.FUNCTIONS[name]}, trusted)
-
-
 def test_the_compiled_form_is_whole_under_a_persistent_cache(path, tmp_path):
     """What XLA has loaded from a cache, it does not save as a whole. Others use it."""
     run_program(
