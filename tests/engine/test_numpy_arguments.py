@@ -97,6 +97,16 @@ def test_an_enormous_array_that_is_not_used():
 # --- refilled ---
 
 
+def check_refilled(call, shape):
+    """Results of calls are of what a buffer held then, although it is refilled."""
+    batch, results = aligned(shape), []
+    for i in range(4):
+        batch[...] = i
+        results.append(call(batch))
+        batch[...] = -1
+    assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
 def _value_and_grad(f, w, batch):
     return jax.value_and_grad(f)(w, batch)[0]
 
@@ -153,12 +163,7 @@ CALLS = {
 def test_a_buffer_that_is_refilled_after_the_call(call, shape):
     """Results are of what the buffer held at the call, also under eager transforms."""
     f = filter_jit(lambda w, batch: late(w) + batch.mean())
-    w, batch, results = jnp.zeros(()), aligned(shape), []
-    for i in range(4):
-        batch[...] = i
-        results.append(call(f, w, batch))
-        batch[...] = -1
-    assert [float(x) for x in results] == [0, 1, 2, 3]
+    check_refilled(lambda batch: call(f, jnp.zeros(()), batch), shape)
 
 
 @pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["small", "large"])
@@ -168,24 +173,14 @@ def test_a_buffer_that_is_refilled_after_the_call(call, shape):
 def test_a_buffer_within_a_pytree(around, shape):
     """Buffers in Modules, containers and registered nodes may be refilled, too."""
     f = filter_jit(lambda t: late(jax.tree_util.tree_leaves(t)[0].mean()))
-    batch, results = aligned(shape), []
-    for i in range(4):
-        batch[...] = i
-        results.append(f(around(batch)))
-        batch[...] = -1
-    assert [float(x) for x in results] == [0, 1, 2, 3]
+    check_refilled(lambda batch: f(around(batch)), shape)
 
 
 def test_a_buffer_of_a_compiled_call():
     """A compiled call is as safe as a call."""
     for shape in (SMALL, LARGE):
-        batch, results = aligned(shape), []
-        f = filter_jit(lambda x: late(x.mean())).lower(batch).compile()
-        for i in range(4):
-            batch[...] = i
-            results.append(f(batch))
-            batch[...] = -1
-        assert [float(x) for x in results] == [0, 1, 2, 3]
+        f = filter_jit(lambda x: late(x.mean()))
+        check_refilled(f.lower(aligned(shape)).compile(), shape)
 
 
 def test_a_buffer_in_a_wrapped_module():
@@ -198,12 +193,7 @@ def test_a_buffer_in_a_wrapped_module():
             return late(x) + self.w.mean()
 
     for shape in (SMALL, LARGE):
-        w, results = aligned(shape), []
-        for i in range(4):
-            w[...] = i
-            results.append(filter_jit(Model(w))(jnp.zeros(())))
-            w[...] = -1
-        assert [float(x) for x in results] == [0, 1, 2, 3]
+        check_refilled(lambda w: filter_jit(Model(w))(jnp.zeros(())), shape)
 
 
 def test_many_quick_calls_before_a_slow_one():
