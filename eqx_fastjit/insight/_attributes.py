@@ -53,11 +53,11 @@ _VALUES = {*_NUMBERS, "type", "container"}
 def _of_value(root: Root) -> str | None:
     """Of a static, by its type and by what follows it in the traces."""
     found = _of_static(root)
-    known = root.follows if found in {None, *_VALUES} else ""
+    known = root.follows if found in {None, "flag", *_VALUES} else ""
     if known == "nothing" and found != "type":
         return "unused"
-    if found is None:  # a flag, say, decides what is traced
-        return None
+    if found is None or found == "flag":  # it decides what is traced
+        return found
     if found == "number of a configuration" and known != "literals":
         # So may a field that is no number.
         leaves = (x for path in fields_of(root) for x in root.table.leaves(path) if x)
@@ -93,6 +93,8 @@ def _of_static(root: Root) -> str | None:
         return "container"  # whose texts may be the same: of long ones, or by order
     if again:
         return "created again"
+    if types == {"bool"} and owner is None:
+        return "flag"
     found = _of_numbers(statics)
     event = root.table.rows[-1].event
     if found != "number" or event is None:

@@ -101,8 +101,10 @@ def make_finding(
 ) -> Finding:
     """A finding in the words of the table, filled in with facts.
 
-    The table has `says` and `fix`, and for some `what`, `edit` and `note`.
+    The table has `says` and `fix`, and for some `what`, `edit` or `hint`, and `note`.
     """
     attribute = attribute or cause
     text = {k: v.format_map(facts) for k, v in table()[cause][attribute].items()}
+    if "hint" in text:
+        text["edit"] = text.pop("hint")
     return Finding(cause, attribute, **{**text, **fields})

@@ -213,7 +213,7 @@ def helps(
             found.append(loop)
             for event in left.keys() & saved.keys():
                 left[event] -= saved[event] * event.compile / event.seconds
-    found += _cache_helps(run, left)
+    found += _cache_helps(run, left, limit)
     return [x for x in found if x.saves >= limit]
 
 
@@ -318,7 +318,7 @@ def _counted(events: Sequence[Event], others: Sequence[Event]) -> Iterator[str]:
 _AS_IT_IS = ", as the program is, because the cache keeps what other rows tell of, too"
 
 
-def _cache_helps(run: Run, left: dict[Event, float]) -> Iterator[Finding]:
+def _cache_helps(run: Run, left: dict[Event, float], limit: float) -> Iterator[Finding]:
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
 
     def is_refused(event: Event) -> bool:
@@ -329,6 +329,7 @@ def _cache_helps(run: Run, left: dict[Event, float]) -> Iterator[Finding]:
     second = run.seconds - sum(max(0.0, e.compile - _READING) for e in compiled)
     refused = [*filter(is_refused, left)]
     kept = [e for e in left if e not in refused]
+    told = sum(e.compile for e in compiled) - sum(left[e] for e in kept)
     checked = [e for e in refused if not _look_at(run, e).has_own_callbacks]
     others = [e for e in refused if e not in checked]
     is_set = run.cache is not None or any(e.cached for e in run.events)
@@ -346,6 +347,6 @@ def _cache_helps(run: Run, left: dict[Event, float]) -> Iterator[Finding]:
             "second": show_seconds(second),
             "and_cache": "" if run.cache else " and the cache",
             "without": note if without else "",
-            "others": _AS_IT_IS * (len(compiled) > len(kept)),
+            "others": _AS_IT_IS * (told >= limit),
         }
         yield make_finding(cause, facts, seconds=seconds, saves=saved)

@@ -46,6 +46,8 @@ _MAKERS = ("__init__", "init", "init_fn")
 _MAX_EQUATIONS, _MAX_OPTION = 50, 200
 # The share of the operations of a function from which it only puts arrays together.
 _NEARLY_ALL = 0.9
+# Operands of an operation that NumPy should have: a program of them compiles for long.
+_MANY = 64
 # NumPy's scalars show their type.
 _SCALAR = re.compile(r"np\.\w+\((-?[\w.]+)\)")
 
@@ -57,6 +59,7 @@ class Operation(NamedTuple):
     results: str = ""
     # What is static: `limit_indices=(3,)`.
     options: tuple[str, ...] = ()
+    n_operands: int = 0
     # Whether it is `scan`, `cond` or the like; and the user's function that it runs.
     is_loop: bool = False
     body: str = ""
@@ -67,6 +70,11 @@ class Operation(NamedTuple):
     # Of an operation of a model, the user's line that calls it, and which call it is.
     called_at: Place | None = None
     call: int = 0
+
+    @property
+    def has_many_operands(self) -> bool:
+        """Whether the user's line puts many arrays together."""
+        return self.n_operands >= _MANY and self.is_direct
 
     def differs_from(self, others: "Sequence[Operation]") -> str:
         """The first kind of what is not the same in all of them."""
@@ -102,10 +110,18 @@ def operation() -> Operation:
             options += [_SCALAR.sub(r"\1", x)[:_MAX_OPTION] for x in shown]
     operands, results = map(_show_avals, (jaxpr.invars, jaxpr.outvars))
     body = max(bodies, key=len)
-    called = (None, 0) if is_making else _model_call(stack)
-    is_direct = _is_direct(stack)
+    called_at, call = (None, 0) if is_making else _model_call(stack)
     return Operation(
-        operands, results, tuple(options), is_loop, body, is_making, is_direct, *called
+        operands,
+        results,
+        tuple(options),
+        n_operands=len(jaxpr.invars),
+        is_loop=is_loop,
+        body=body,
+        is_making=is_making,
+        is_direct=_is_direct(stack),
+        called_at=called_at,
+        call=call,
     )
 
 
@@ -217,7 +233,8 @@ def operation_findings(
     for key, found in sorted(groups.items(), key=lambda x: -len(x[1])):
         called_at, place, _ = key
         line = called_at, called_at or place
-        if len(found) >= _LEAST or (called_at and line in lines):
+        has_many = seen(found[0]).has_many_operands
+        if len(found) >= _LEAST or has_many or (called_at and line in lines):
             made = _Line(line[1], called_at is not None, [])
             lines.setdefault(line, made).by_name.append(found)
         else:
@@ -298,7 +315,9 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     firsts = sum(found[0].seconds for found in by_name)
     saves, otherwise = _seconds(events) - firsts, 0.0
     attribute = "shapes" if kind == "operands" else kind
-    if line.is_model:
+    if operations[0].has_many_operands:
+        saves, attribute = _seconds(events), "many operands"
+    elif line.is_model:
         # In one function they are a program for each call with other lengths.
         if kind == "created again":
             attribute = "model again"
@@ -382,6 +401,7 @@ def warm_findings(
     compiled = (e for e in run.events if e.function.place is not None)
     callers = {(x.file, x.function) for e in compiled for x in e.frames}
     by_function: dict[Any, list[tuple[Place, Any]]] = {}
+    called: set[Any] = set()  # of these functions, those that a loop calls
     for spot in run.spots:
         alone = [x for x in spot.called if (x.file, x.function) not in callers]
         # An array that goes to the device in each step is no fault; small ones are.
@@ -391,12 +411,12 @@ def warm_findings(
         )
         if spot.is_operation or is_one_by_one:
             place = alone[-1] if alone else spot.place
-            key = _function_of(place), bool(alone)
-            by_function.setdefault(key, []).append((place, spot))
+            by_function.setdefault(_function_of(place), []).append((place, spot))
+            called |= {_function_of(x) for x in alone[-1:]}
     by_line = {x.line: x for x in repeated}
     findings: list[Finding] = []
     rest = [*starting]
-    for (function, is_alone), spots in by_function.items():
+    for function, spots in by_function.items():
         found = _warm(function[1], spots)
         if found.saves < limit:
             continue
@@ -404,7 +424,7 @@ def warm_findings(
             by_line[found.line] = _with_warm(same, found)
             continue
         lines = {place for place, _ in spots}
-        if is_alone:
+        if function in called:
             own = [e for e in rest if function in map(_function_of, e.frames)]
         else:
             own = [e for e in rest if lines & {*e.frames}]

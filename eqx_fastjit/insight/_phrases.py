@@ -10,6 +10,7 @@ from ._attributes import cells_of, fields_of, inner_of, is_optimiser
 from ._describe import Cause, is_below, Leaf, parent, WRAPPED
 from ._events import Event
 from ._groups import Group
+from ._programs import operations_for_each
 from ._roots import argument_of, is_number, is_weak, Root
 from ._source import (
     assigned_around,
@@ -74,6 +75,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
         "begins": _begins(root),
         "evidence": _evidence(root, path),
         "alike": _alike(root),
+        "unrolled": _unrolled(root),
         "few": _few_programs(root, path),
         "own_class": _own_class(root, new),
         "how": _argument_how(root, line),
@@ -83,6 +85,7 @@ def _facts(root: Root, line: Place | None) -> dict[str, Any]:
     }
     facts |= _edit(root, event, frames[is_odd], old, new) | _configuration(root)
     facts["solver"] = _solver(root, facts["code"])
+    facts["model_edit"] = facts["code"] if facts["solver"] else _OWN
     facts |= _optimiser(root, event) | _placement(root) | _closure(root)
     return facts
 
@@ -107,6 +110,20 @@ def _alike(root: Root) -> str:
     """The other arrays that have its lengths."""
     others = [f"`{x}`" for x in root.paths[1:]]
     return f" With it change {listed(others)}." if others else ""
+
+
+def _unrolled(root: Root) -> str:
+    """What else to do if a loop runs over the axis that differs."""
+    pairs = zip(root.table.leaves(root.leaf), root.table.rows, strict=True)
+    axis = max(root.own[0].axis, 0)
+    events = {
+        n: row.event
+        for leaf, row in pairs
+        if leaf is not None and row.event is not None
+        for n in leaf.shape[axis : axis + 1]
+        if isinstance(n, int)  # and no symbol
+    }
+    return _UNROLLED if operations_for_each(events) >= _LOOP else ""
 
 
 def _few_programs(root: Root, path: str) -> str:
@@ -135,6 +152,13 @@ def _around(event: Event) -> str:
     return f": the loop assigns {names}, which it reads" if names else ""
 
 
+# Operations for each element of an axis, from which a loop makes them.
+_LOOP = 4
+_UNROLLED = (
+    " A loop over this axis is unrolled: write it as `jax.lax.scan`, or it compiles as "
+    "often as the array is long."
+)
+_OWN = "as an argument of its own"
 # By the type of what wraps.
 _WRAPPERS = {"PjitFunction": "jax.jit", "function": "wrapper"}
 _DOUBT = (
@@ -240,8 +264,8 @@ def _solver(root: Root, code: str) -> str:
     if any(x.kind == "array" and is_below(x.path, argument) for x in leaves):
         return ""
     return (
-        f"`{argument}` has no arrays. If it is a solver, say, and the field is not "
-        f"static: write `{code}` where it is made. Otherwise: "
+        f"`{argument}` has no arrays. If nothing differentiates it, nor optimises it, "
+        f"and the field is not static: write `{code}` where it is made. Otherwise: "
     )
 
 

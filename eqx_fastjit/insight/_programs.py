@@ -9,7 +9,7 @@ import collections
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -136,19 +136,24 @@ def is_in_proportion(values: Iterable[tuple[str, Event]]) -> bool:
     They have the same shapes, unless it runs once or never. An `if` adds some, too; so
     there have to be three numbers or more.
     """
-    counts: dict[int, int] = {}
-    kinds: set[str] = set()
-    for number, event in values:
-        if not number.isdecimal() or len(event.program) <= _COUNT:
-            return False
-        if (n := int(number)) > 0:
-            counts[n] = int(event.program[_COUNT])
-        if n > 1:
-            kinds.add(event.program[_KINDS])
-    found = sorted(counts.items())
-    slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(found)}
-    is_one = len(slopes) == len(kinds) == 1
-    return len(found) > 2 and is_one and min(slopes) > 0
+    events = {int(n): event for n, event in values if n.isdecimal()}
+    kinds = {tuple(e.program[_KINDS:_COUNT]) for n, e in events.items() if n > 1}
+    return len(kinds) == 1 and operations_for_each(events) > 0
+
+
+def operations_for_each(events: Mapping[int, Event]) -> float:
+    """How many operations more are executed for each one more of a number.
+
+    0 if that is not known, or not the same for all: but a single iteration may be
+    another one.
+    """
+    known = [(n, e.program[_COUNT:]) for n, e in sorted(events.items())]
+    for least in (1, 2):
+        counts = [(n, int(*count)) for n, count in known if count and n >= least]
+        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(counts)}
+        if len(counts) > 2 and len(slopes) == 1:
+            return slopes.pop()
+    return 0.0
 
 
 def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:

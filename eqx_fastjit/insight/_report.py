@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from eqx_fastjit._facts import Place
+
 from ._advice import Diagnosis, finding_of
 from ._causes import Finding
 from ._events import Event
@@ -143,9 +145,11 @@ def _saved(report: Report) -> Iterator[str]:
 def footer(report: Report) -> str:
     """What makes a finding."""
     least = f"{LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run"
+    wanted = " In brackets is what has to be compiled." if report.prices else ""
     return (
         f"A finding is a fault that costs {least}: here {show_seconds(report.limit)}. "
         "Other rows are no faults, but may save more. Each second is saved by one row."
+        f"{wanted}"
     )
 
 
@@ -162,7 +166,8 @@ def make_report(run: Run) -> Report:
     for g in (x for x in groups if not x.is_first):
         diagnosis = Diagnosis(g)
         following = operations_following(starting, run, diagnosis.lengths)
-        found = _with_operations(finding_of(diagnosis), following)
+        found = _with_loop(finding_of(diagnosis), g.events, run)
+        found = _with_operations(found, following)
         if found.saves >= limit:
             large.append(g)
             diagnoses += [diagnosis] if g.table else []
@@ -203,6 +208,19 @@ def make_report(run: Run) -> Report:
         helps=tuple(sorted(helping, key=lambda x: -x.saves)),
         functions=tuple(_functions([*grouped, *operations])),
     )
+
+
+def _with_loop(finding: Finding, events: Iterable[Event], run: Run) -> Finding:
+    """With the line of the loop that runs as often as a number says."""
+    if "loop count" not in {finding.attribute, *(x.attribute for x in finding.parts)}:
+        return finding
+    times: dict[Place, set[int]] = collections.defaultdict(set)
+    for event in events:
+        for loop in run.looks[event.number].loops if event.number in run.looks else ():
+            times[loop.place].add(loop.iterations)
+    lines = listed(show_place(place) for place, n in times.items() if len(n) > 1)
+    says = f"{finding.says} It is the loop at {lines}." if lines else finding.says
+    return dataclasses.replace(finding, says=says)
 
 
 def _with_operations(finding: Finding, following: list[list[Event]]) -> Finding:

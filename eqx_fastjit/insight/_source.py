@@ -268,19 +268,13 @@ def is_index(place: Place, text: str) -> bool:
     own = [
         x for x in _nodes(place, ast.expr) if _has(x, place) and ast.dump(x) == wanted
     ]
-    inside = {x for node in own for x in ast.walk(node)}
-    names = {
-        x.id
-        for node in _nodes(place, ast.Assign)
-        if inside & {node.value, *ast.iter_child_nodes(node.value)}
-        for x in node.targets
-        if isinstance(x, ast.Name)
-    }
+    made = (x for x in _nodes(place, ast.Assign) if {*ast.walk(x.value)} & {*own})
+    names = {x.id for node in made for x in node.targets if isinstance(x, ast.Name)}
     indices = [x.slice for x in _nodes(place, ast.Subscript)]
     calls = (x for x in _nodes(place, ast.Call) if _name(x) == "range")
     indices += [arg for x in calls for arg in x.args]
     used = {x for node in indices for x in ast.walk(node)}
-    return bool(inside & used or names & _names(used, ast.Load))
+    return bool(used & {*own} or names & _names(used, ast.Load))
 
 
 _COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp

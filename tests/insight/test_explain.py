@@ -38,6 +38,14 @@ def only(explanation):
     return finding
 
 
+def test_lengths_of_several_axes_of_an_array_are_one_cause():
+    f = eqx_fastjit.filter_jit(lambda x: x * 2)
+    for shape in ((4, 4), (3, 4), (4, 3), (5, 6)):
+        f(jnp.ones(shape))
+    (finding,) = explain(f).findings
+    assert finding.what == "`x` has 4 shapes" and finding.parts == ()
+
+
 def test_nothing_was_traced_again():
     f = eqx_fastjit.filter_jit(lambda x: x + 1)
     f(np.ones(2))

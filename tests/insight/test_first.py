@@ -16,7 +16,7 @@ from eqx_fastjit import filter_jit
 from eqx_fastjit.insight import _first, _report, inspect
 from eqx_fastjit.insight._constants import find_constants
 from eqx_fastjit.insight._equations import read_jaxpr
-from eqx_fastjit.insight._loops import find_loops
+from eqx_fastjit.insight._loops import find_loops, scannable
 from eqx_fastjit.insight._operations import of_several_lines
 from eqx_fastjit.insight._private import keeps_callbacks
 from eqx_fastjit.insight._watch import Watch
@@ -295,6 +295,15 @@ def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
     assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
 
 
+def test_of_loops_in_each_other_the_outer_one_is_scanned_and_others_are_too():
+    def f(x, w, ws):
+        return number(gates(x, w, ws), w, ws)
+
+    trace = jax.make_jaxpr(f)(jnp.ones(2), jnp.ones(2), jnp.ones((4, 2)))
+    found = [x.place.function for x in scannable(read_jaxpr(trace))]
+    assert found == ["gates", "number"]
+
+
 # --- operations outside of jit --------------------------------------------------------
 
 
@@ -325,6 +334,16 @@ def models(x):
         jax.vmap(net)(np.ones((n, 3), np.float32))
 
 
+class Recurrent(eqx.Module):
+    def __call__(self, xs):
+        return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+
+
+def recurrent(x):
+    for _ in range(6):
+        Recurrent()(x)
+
+
 @pytest.mark.parametrize(
     ("program", "attribute", "operation", "says"),
     [
@@ -332,6 +351,7 @@ def models(x):
         (stacks, "shapes", "concatenate", "(10 x float32[7]), (11 x float32[7])"),
         (slices, "results", "dynamic_slice", "shapes: (float32[1]), (float32[2])"),
         (models, "model", "matmul", "runs a model outside of jit"),
+        (recurrent, "model again", "scan", "`<lambda>` is created again"),
         (scale_again, "created again", "scan", "`<lambda>` is created again"),
     ],
 )

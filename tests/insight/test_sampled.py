@@ -71,7 +71,7 @@ def test_only_operations_of_jax_are_said_to_be_some(f, is_operation):
     assert (known > sum(x.seconds for x in found) / 3) == is_operation
 
 
-X, KEY = jnp.ones(3), jax.random.key(0)
+X, LONG, KEY = jnp.ones(3), jnp.ones(17), jax.random.key(0)
 
 
 @needs_ticks
@@ -139,10 +139,15 @@ def each(x):
     return jnp.stack([jnp.sin(v) * v for v in x])
 
 
+def collate(x):
+    return jnp.stack([jnp.array([n, 2.0]) for n in range(9)])
+
+
 @needs_ticks
 @pytest.mark.parametrize(
     ("f", "edit"),
     [
+        (collate, "NumPy"),
         (gate, "jit `gate`"),
         (measure, "put them into a jitted function"),
         (each, "jax.vmap, in a jitted function"),
@@ -155,14 +160,31 @@ def test_what_is_to_be_jitted_is_the_outermost_function_that_calls_nothing_jitte
     jax.clear_caches()
     watch = Watch()
     watch.jax_imported()
-    end, x = time.time() + 2 * SECONDS, jnp.ones(3)
+    f(step(X, 2.0))  # so that all is compiled
+    end = time.time() + 2 * SECONDS
     while time.time() < end:
-        f(step(x, 2.0))
+        f(step(X, 2.0))
     watch.stop()
     (row,) = [x for x in watch.report("a.py", 0).helps if "warm" in x.attribute]
     assert row.edit == edit and f"`{f.__name__}`" in row.what
     # What it compiles for that is a part of it, and so is what is left as one program.
-    assert row.count > 2 and row.saves < row.seconds
+    assert row.count and row.saves < row.seconds
+
+
+@needs_ticks
+def test_a_line_that_compiles_again_has_a_row_with_all_that_it_takes():
+    jax.clear_caches()
+    watch = Watch()
+    watch.jax_imported()
+    end = time.time() + 2 * SECONDS
+    while time.time() < end:
+        for n in range(1, 7):
+            LONG[:n]
+    watch.stop()
+    report = watch.report("a.py", 0)
+    (row,) = [x for x in report.findings if x.attribute == "results"]
+    assert "that are compiled already took" in row.says and row.saves > SECONDS / 2
+    assert not [x for x in report.helps if "warm" in x.attribute]
 
 
 def test_without_the_core_nothing_is_sampled(monkeypatch):

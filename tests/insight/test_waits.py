@@ -284,6 +284,20 @@ def test_what_cannot_be_saved_is_no_finding():
     assert _waits.finding_of_waits([wait("float(loss)", 1500, 1.8)], 0.0) is None
 
 
+def test_an_index_of_each_step_has_to_be_read():
+    def train(xs):
+        i = int(xs[0])  # drawn
+        return xs[i], float(xs[1])  # kept
+
+    def found(read, line):
+        place = Place(__file__, line_of(line), LINE.function)
+        waits = [wait(_waits.JITTED_CALL, 1500, 1.8), wait(read, 0, 0.0, 1500, place)]
+        return _waits.finding_of_waits(waits, 0.15)
+
+    assert found("int(xs[0])", "drawn") is None
+    assert "`float(xs[1])`" in found("float(xs[1])", "kept").fix
+
+
 def test_a_value_that_was_there_is_read_but_not_waited_for(monkeypatch):
     monkeypatch.setattr(_waits, "_SHORTEST", 10.0)
     noticed = []
