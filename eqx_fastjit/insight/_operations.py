@@ -351,7 +351,7 @@ def of_several_lines(findings: Sequence[Finding]) -> Finding:
     )
     return make_finding(
         OUTSIDE,
-        {"n_lines": len(found), "lines": listed(shown, 6)},
+        {"n_lines": len(found), "lines": listed(shown, 8)},
         "several lines",
         seconds=sum(x.seconds for x in found),
         saves=sum(x.saves for x in found),
@@ -368,8 +368,8 @@ def _shown(place: Place) -> str:
 
 _NUMPY = (
     "On small arrays, NumPy does the same and compiles nothing, as `np.stack` in place "
-    "of `jnp.stack`: from arrays of NumPy (`np.asarray(x)`) up to the jitted function "
-    "that takes the result. "
+    "of `jnp.stack`, in the same dtypes: from arrays of NumPy (`np.asarray(x)`) up to "
+    "the jitted function that takes the result. "
 )
 # Where an array becomes longer and longer.
 _GROWING = (
@@ -446,15 +446,23 @@ def _with_warm(finding: Finding, warm: Finding) -> Finding:
 
 
 def _with_compilations(finding: Finding, own: Sequence[Event]) -> Finding:
-    """With what it has compiled, which as one program takes about half as long."""
+    """With what it has compiled, which is less as one program for each length.
+
+    That takes about as long as the operation that takes longest, and a quarter of what
+    the others take.
+    """
     if not own:
         return finding
-    n, seconds = plural(len(own), "compilation"), _seconds(own)
+    same = collections.Counter((line_of(e), e.function.name) for e in own)
+    n, seconds = max(same.values()), _seconds(own)
+    longest = max(e.seconds for e in own)
+    took = f"{show_seconds(seconds)} ({plural(len(own), 'compilation')})"
+    lengths = ", and one program of them compiles for each length, too" * (n > 1)
     return dataclasses.replace(
         finding,
-        says=f"{finding.says} To compile them took {show_seconds(seconds)} ({n}).",
+        says=f"{finding.says} To compile them took {took}{lengths}.",
         seconds=finding.seconds + seconds,
-        saves=finding.saves + seconds / 2,
+        saves=finding.saves + 0.75 * max(0.0, seconds - n * longest),
         count=len(own),
         functions=dict(collections.Counter(e.function.name for e in own)),
     )

@@ -26,7 +26,7 @@ from ._words import listed, plural, shortened, show_place, show_seconds
 
 # Lines of a report, unless it is `verbose`.
 _LINES = 60
-# Rows that are explained in any case.
+# Rows that are explained in any case: those that save most.
 _EXPLAINED = 4
 # Rows of the table of findings, and the columns from which edits have one of their own,
 # and from which lines are not broken.
@@ -50,20 +50,17 @@ def write_text(
     shown = list(_top(report, verbose, console.width))
     end = [Text(note, "dim") for note in (*report.run.notes, footer(report))]
     room = _LINES - _height(console, [*shown, *end])
-    said: dict[str, int] = {}
-    details = [
-        list(_details(i, finding, said, verbose))
-        for i, finding in enumerate(report.rows, 1)
-    ]
-    n_hidden = 0
-    for n, block in enumerate(details):
-        height = _height(console, block)
+    explained: list[int] = []
+    for i in _by_weight(report):
+        height = _height(console, list(_details(i, report.rows[i], {}, verbose)))
         # Some are always there, whatever their length.
-        if verbose or n < _EXPLAINED or height + 2 <= room:
+        if verbose or len(explained) < _EXPLAINED or height + 2 <= room:
             room -= height
-            shown += block
-        else:
-            n_hidden += 1
+            explained.append(i)
+    said: dict[str, int] = {}
+    for i in sorted(explained):
+        shown += _details(i, report.rows[i], said, verbose)
+    n_hidden = len(report.rows) - len(explained)
     if n_hidden:
         rest = f"{plural(n_hidden, 'more explanation')}: --verbose"
         rest += _written(report) if keep else ""
@@ -72,6 +69,16 @@ def write_text(
         shown.append(_functions(report))
     for part in (*shown, "", *end):
         console.print(part)
+
+
+def _by_weight(report: Report) -> list[int]:
+    """Rows: first what makes results wrong, then what saves most in this run."""
+
+    def key(i: int) -> Any:
+        row = report.rows[i]
+        return i >= len(report.run.stale), row.is_later, -row.saves
+
+    return sorted(range(len(report.rows)), key=key)
 
 
 def _written(report: Report) -> str:
@@ -188,9 +195,10 @@ def _plain(text: str) -> str:
 
 
 def _details(
-    number: int, finding: Finding, said: dict[str, int], verbose: bool
+    row: int, finding: Finding, said: dict[str, int], verbose: bool
 ) -> Iterator[Any]:
     """What happened and what to do. `said`: general texts, and where they stand."""
+    number = row + 1
     yield ""
     where = f"  {show_place(finding.line)}" if finding.line else ""
     title = f"{number}. {finding.title()}"
@@ -208,8 +216,10 @@ def _details(
         yield _indented(Text(f"({i}) {part.says}"))
         # The last sentence is what is known of the case.
         like = first.setdefault((part.kind(), part.fix.rpartition(". ")[2]), i)
-        if like < i and part.edit and not verbose:
-            part = dataclasses.replace(part, fix=f"{part.edit}, as in ({like}).")
+        is_same = part.edit or part.fix == finding.parts[like - 1].fix
+        if like < i and is_same and not verbose:
+            edit = f"{part.edit}, " * bool(part.edit)
+            part = dataclasses.replace(part, fix=f"{edit}as in ({like}).")
         yield from _fix(number, part, said, 6)
 
 
