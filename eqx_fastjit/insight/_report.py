@@ -15,14 +15,14 @@ from ._events import Event
 from ._file import Run
 from ._first import constant_findings, helps
 from ._groups import Group, group
-from ._operations import (
+from ._outside import (
     of_several_lines,
     operation_findings,
     operations_following,
     start_of,
-    warm_findings,
 )
 from ._waits import finding_of_waits
+from ._warm import warm_findings
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import (
     listed,

@@ -17,7 +17,7 @@ from eqx_fastjit.insight import _first, _report, inspect
 from eqx_fastjit.insight._constants import find_constants
 from eqx_fastjit.insight._equations import read_jaxpr
 from eqx_fastjit.insight._loops import find_loops, scannable
-from eqx_fastjit.insight._operations import of_several_lines
+from eqx_fastjit.insight._outside import of_several_lines
 from eqx_fastjit.insight._private import keeps_callbacks
 from eqx_fastjit.insight._watch import Watch
 from tests.support.programs import run_program
