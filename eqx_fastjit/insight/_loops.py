@@ -11,7 +11,7 @@ import functools
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jax.extend.core import Literal
@@ -113,13 +113,20 @@ def scannable(scope: Scope) -> tuple[UnrolledLoop, ...]:
     loops: list[UnrolledLoop] = []
     taken: set[Equation] = set()
     for loop, equations in _found(scope):
-        if loop.uniform and not taken & equations:
+        if loop.uniform and taken.isdisjoint(equations):
             loops.append(loop)
-            taken |= equations
+            taken.update(_with_inner(equations))
     return tuple(loops)
 
 
-def _found(scope: Scope) -> list[tuple[UnrolledLoop, set[Equation]]]:
+def _with_inner(equations: Iterable[Equation]) -> Iterator[Equation]:
+    for e in equations:
+        yield e
+        for scope in e.inner:
+            yield from _with_inner(scope.equations)
+
+
+def _found(scope: Scope) -> list[tuple[UnrolledLoop, list[Equation]]]:
     """The loops of a trace, with their equations."""
     _loops_in.cache_clear()  # a file may have been edited
     members: dict[Place, list[Equation]] = {}
@@ -128,7 +135,7 @@ def _found(scope: Scope) -> list[tuple[UnrolledLoop, set[Equation]]]:
         if not inner.is_jax:
             _add(inner, members, executed)
     parts, arguments = _parts(scope), {*scope.jax.invars}
-    loops: list[tuple[UnrolledLoop, set[Equation]]] = []
+    loops: list[tuple[UnrolledLoop, list[Equation]]] = []
     # Of a loop with nothing but loops in it, that they leave nothing of.
     inner = {n for times in executed.values() for n in times}
     for place, equations in members.items():
@@ -142,7 +149,7 @@ def _found(scope: Scope) -> list[tuple[UnrolledLoop, set[Equation]]]:
         is_independent = is_uniform and _is_independent(equations, n)
         loop = UnrolledLoop(place, n, size, is_uniform, *varies, is_independent)
         if n >= _MIN_ITERATIONS:
-            loops.append((loop, {*equations}))
+            loops.append((loop, equations))
     return sorted(loops, key=lambda x: -x[0].equations)
 
 
