@@ -155,8 +155,8 @@ def _around(event: Event) -> str:
 # Operations for each element of an axis, from which a loop makes them.
 _LOOP = 4
 _UNROLLED = (
-    " A loop over this axis is unrolled: write it as `jax.lax.scan`, or it compiles as "
-    "often as the array is long."
+    " A loop over this axis is unrolled: write it as `jax.lax.scan`, or its body is "
+    "compiled once for each element."
 )
 _OWN = "as an argument of its own"
 # By the type of what wraps.
