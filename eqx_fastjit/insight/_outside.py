@@ -97,7 +97,7 @@ def _n_calls(line: _Line, seen: Any) -> int:
 def operations_following(
     events: Iterable[Event], run: Run, sizes: set[str]
 ) -> list[list[Event]]:
-    """The operations that a line compiles once for each of some lengths.
+    """The operations that a line compiles once for each of most of some lengths.
 
     **Returns:** the compilations of each, two or more.
     """
@@ -112,7 +112,8 @@ def operations_following(
             if own := sizes & {*_LENGTH.findall(shapes)}:
                 groups.setdefault(key, []).append(event)
                 lengths[key] |= own
-    return [x for key, x in groups.items() if 1 < len(x) <= len(lengths[key])]
+    least = max(2, len(sizes) // 2)
+    return [x for key, x in groups.items() if least <= len(x) <= len(lengths[key])]
 
 
 # Of an array, in its text.

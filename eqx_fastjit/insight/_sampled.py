@@ -48,6 +48,8 @@ _RECENT = 4096
 _MAX_FRAMES = 12
 # What brings an array to the device, or back, and computes nothing.
 _TRANSFERS = {"array", "asarray", "device_put", "device_get"}
+# What reads a value, which no jitted function can.
+_READS = {"item", "tolist", "__float__", "__int__", "__bool__", "__array__"}
 _TOOLS = os.path.dirname(__file__)
 _JITTED: Any = type(jax.jit(lambda: None))
 
@@ -192,8 +194,9 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
         # Otherwise it is the call of a jitted function.
         is_own = any(x.startswith(JAX[1]) for x in files)
         is_jax = any(x.startswith(JAX[0]) for x in files) and not is_own
-        is_transfer = is_jax and inside[-1].f_code.co_name in _TRANSFERS
-        is_operation = is_jax and not is_transfer
+        called = inside[-1].f_code.co_name
+        is_transfer = is_jax and called in _TRANSFERS
+        is_operation = is_jax and called not in _TRANSFERS | _READS
     else:
         is_operation = _is_of_jax(_callee(code, frame.f_globals, text))
     is_repeated = (is_operation or is_transfer) and _is_repeated(frame)
@@ -207,7 +210,8 @@ def _spot(frame: FrameType, inside: list[FrameType]) -> Spot:
 
 def _place(frame: FrameType) -> Place:
     code = frame.f_code
-    return Place(code.co_filename, frame.f_lineno, code.co_qualname)
+    line: int | None = frame.f_lineno  # some instructions have none
+    return Place(code.co_filename, line or code.co_firstlineno, code.co_qualname)
 
 
 def _is_looping(frame: FrameType) -> bool:

@@ -49,12 +49,12 @@ def warm_findings(
             by_function.setdefault(_function_of(place), []).append((place, spot))
             called |= {_function_of(x) for x in alone[-1:]}
     told, findings, rest = [*repeated], list[Finding](), [*starting]
-    at = {x.line: i for i, x in enumerate(told)}
+    at = {x.line[:2]: i for i, x in enumerate(told) if x.line}
     for function, spots in by_function.items():
         found = _warm(function[1], spots)
         if found.saves < limit:
             continue
-        if (i := at.get(found.line)) is not None:
+        if found.line and (i := at.get(found.line[:2])) is not None:
             told[i] = _with_warm(told[i], found)
             continue
         lines = {place for place, _ in spots}
