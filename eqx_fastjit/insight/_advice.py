@@ -19,7 +19,7 @@ from ._groups import Group
 from ._phrases import facts_of
 from ._roots import Root
 from ._savings import is_decided, Saved
-from ._why import cause_of, is_first, name_of, show_difference
+from ._why import cause_of, is_first, show_difference
 from ._words import listed, plural, show_place, show_seconds, times
 
 
@@ -109,6 +109,11 @@ class Diagnosis:
         seconds = show_seconds(more.seconds - without.seconds)
         return f"{plural(n, 'more compilation')} ({seconds})"
 
+    def price_of(self, root: Root) -> float:
+        """Seconds that it costs to want a root, if all is mended that can be."""
+        more = self.saved([*self.mended, root])
+        return more.seconds - self.saved(self.mended).seconds
+
     def gain(self, root: Root) -> tuple[Saved, str]:
         """What it saves to mend a root alone, and more in words."""
         alone = self.saved([root])
@@ -177,12 +182,14 @@ def _plain(group: Group) -> tuple[str, dict[str, Any], str | None]:
 
 def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
     alone, gain = found.gain(root) if is_mended else (Saved(0, 0.0), "")
+    price = 0.0 if is_mended else found.price_of(root)
     return make_finding(
         root.cause.value,
         facts_of(found.group, root) | {"extra": found.kept(root)},
         attribute_of(root),
         leaf=root.path,
         count=root.count,
+        seconds=price,
         saves=alone.seconds,
         spares=alone.compilations,
         gain=gain,
@@ -191,9 +198,9 @@ def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
 
 def _headline(group: Group, parts: Sequence[Finding]) -> str:
     causes = "; ".join(f"{x.what} ({times(x.count)})" for x in parts)
-    function = name_of(group.first.function)
+    functions = listed((f"`{x}`" for x in group.functions), 2)
     n = times(len(group.whole))
-    text = f"`{function}` recompiled {n} at {show_place(group.line)}: {causes}."
+    text = f"{functions} recompiled {n} at {show_place(group.line)}: {causes}."
     if sum(x.count for x in parts) < len(group.whole):
         text += " Each compiles again for each of the others' values."
     return text

@@ -65,7 +65,9 @@ def _of_value(root: Root) -> str | None:
             return None
     if known == "count" and found in _NUMBERS:
         return "loop count"
-    return "stays" if known in ("count", "shapes") else found
+    if known == "operations" and found in _NUMBERS:
+        return "branches"
+    return "stays" if known in ("count", "operations", "shapes") else found
 
 
 def _of_static(root: Root) -> str | None:
@@ -170,7 +172,9 @@ def _of_shape(root: Root) -> str:
         return "models"
     if root.is_growing:
         return "buffer"
-    return "ragged batch" if root.is_ragged else "lengths"
+    if root.is_ragged:
+        return "ragged batch"
+    return "two lengths" if len(root.leaves) == 2 else "lengths"
 
 
 def _of_dtype(root: Root) -> str | None:

@@ -145,8 +145,8 @@ class Root:
     def follows(self) -> str:
         """What follows a static that changes, by the traces.
 
-        "nothing", "literals", "count" (how often operations are executed), "shapes", or
-        "" if it is not known.
+        "nothing", "literals", "count" (how often operations are executed), "operations"
+        (but results have the same shapes), "shapes", or "" if it is not known.
         """
         table, n = self.table, range(len(self.ids))
         rest = table.without(self.columns)
@@ -163,8 +163,12 @@ class Root:
             leaves = zip(table.leaves(self.leaf), table.rows, strict=True)
             values = [(str(x), row.event) for x, row in leaves if row.event is not None]
             found = "count" if is_in_proportion(values) else found
+        if found == "shapes" and all(
+            results_of(x) == results_of(y) != set() for x, y in events
+        ):
+            found = "operations"
         is_told = found in ("nothing", "literals") or (
-            pairs and found in ("count", "shapes")
+            pairs and found in ("count", "operations", "shapes")
         )
         return found if is_told else ""
 

@@ -179,7 +179,8 @@ def _cells(number: str, finding: Finding) -> Iterator[list[Any]]:
     yield [number, saves, count, Text(_plain(what), "bold"), place, edit]
     for part in finding.parts:
         what = Text(f"  {_plain(part.what)}")
-        saves = show_seconds(part.saves) if part.saves else ""
+        price = f"({show_seconds(part.seconds)})" if part.seconds else ""
+        saves = show_seconds(part.saves) if part.saves else price
         yield ["", saves, f"{part.count}x", what, "", _edit(part.edit)]
 
 

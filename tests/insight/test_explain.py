@@ -417,7 +417,7 @@ def test_a_length_that_is_a_symbol_is_no_smaller_batch():
     (n,) = jax.export.symbolic_shape("n")
     f.trace(jax.ShapeDtypeStruct((n, 4), jnp.float32))
     f.trace(jax.ShapeDtypeStruct((8, 4), jnp.float32))
-    assert only(explain(f)).attribute == "lengths"
+    assert only(explain(f)).attribute == "two lengths"
 
 
 def test_equal_numbers_of_another_loop():

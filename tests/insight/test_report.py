@@ -122,7 +122,7 @@ def test_seconds_of_functions_inside_are_told_once():
 
 
 def test_a_function_inside_is_not_blamed():
-    d = shape("x", (4,), (5,))
+    d = shape("x", (5,), (4,))
     events = [
         first(d),
         inlined(2, inside=1),
