@@ -52,6 +52,8 @@ class Diagnosis:
             for x in others
             if attribute_of(x) == "models" or not by or not is_decided(by, x.ids)
         ]
+        if not self.mended and not self.price:
+            self.price = mendable  # each is another program, whatever is mended
         # Of functions that follow.
         self.others = [Diagnosis(g) for g in group.others]
 

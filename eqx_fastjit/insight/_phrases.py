@@ -380,7 +380,9 @@ def _to_pass(passed: list[str], static: list[str], has_numbers: bool) -> str:
     """What to do with the variables of a function that is made again, in sentences."""
     text = ""
     if passed or not static:
-        as_arrays = " (a number as an array)" if has_numbers else ""
+        as_arrays = (
+            " (a number as an array, unless shapes follow it)" if has_numbers else ""
+        )
         text = f" Pass {listed(passed or ['what changes'])} as an argument{as_arrays}."
     if static:
         text += (

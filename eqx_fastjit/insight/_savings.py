@@ -154,12 +154,15 @@ class Table:
             for column in dict.fromkeys(itertools.chain(*cells))
         }
 
+    @property
+    def _function(self) -> Column:
+        return Column(self.name, "function")
+
     @functools.cached_property
     def columns(self) -> dict[Column, Partition]:
         """The columns in which rows differ."""
         found = {column: partition(values) for column, values in self._cells.items()}
-        function = Column(self.name, "function")
-        found[function] = partition(row.number for row in self.rows)
+        found[self._function] = partition(row.number for row in self.rows)
         found = {column: ids for column, ids in found.items() if any(ids)}
         again: collections.Counter[Any] = collections.Counter()
         times: list[int] = []
@@ -193,7 +196,26 @@ class Table:
 
     def without(self, dropped: Collection[Column]) -> Partition:
         """Which rows are alike in all columns but these."""
-        return self.classes(x for x in self.columns if x not in dropped)
+        ids = self.classes(x for x in self.columns if x not in dropped)
+        if self._function not in dropped:
+            return ids
+        return partition(zip(ids, self._bodies, strict=True))
+
+    @functools.cached_property
+    def _bodies(self) -> list[int]:
+        """Which of several programs each row is, of those with the same arguments.
+
+        A function that is made once, and traces other shapes by what is not yet an
+        argument, is one for each.
+        """
+        others = (x for x in self.columns if x != self._function and x.path)
+        known: dict[int, dict[str, int]] = collections.defaultdict(dict)
+        found: list[int] = []
+        for group, row in zip(self.classes(others), self.rows, strict=True):
+            shapes = row.event.program[:1] if row.event else ()
+            same = known[group]
+            found.append(same.setdefault(*shapes, len(same)) if shapes else 0)
+        return found
 
     def saved(self, dropped: Collection[Column]) -> Saved:
         """What is not compiled if these columns are the same in all calls."""

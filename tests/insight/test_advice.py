@@ -497,7 +497,7 @@ def test_what_a_function_refers_to_is_passed_or_created_once():
     unwatch(seen.append)
     (finding,) = explain().findings
     passed, _, created = finding.fix.partition(" Create `opt` once as well")
-    assert "Pass `flag`, `scale` as an argument (a number as an array)" in passed
+    assert "Pass `flag`, `scale` as an argument (a number as an array, " in passed
     assert "`opt = optax.inject_hyperparams(optax.adam)(learning_rate=" in created
 
 

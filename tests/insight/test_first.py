@@ -304,6 +304,18 @@ def test_of_loops_in_each_other_the_outer_one_is_scanned_and_others_are_too():
     assert found == ["gates", "number"]
 
 
+def test_a_function_that_is_made_again_is_one_program_for_each_of_its_shapes(watched):
+    def make(n):
+        return filter_jit(lambda x: jnp.linalg.inv(jnp.eye(n) + x))
+
+    def program():
+        for n in (2, 3, 2, 3, 2):
+            make(n)(jnp.ones(()))
+
+    (finding,) = watched(program).findings
+    assert (finding.cause, finding.count, finding.spares) == ("new function", 4, 3)
+
+
 # --- operations outside of jit --------------------------------------------------------
 
 
