@@ -209,12 +209,12 @@ class Table:
         argument, is one for each.
         """
         others = (x for x in self.columns if x != self._function and x.path)
-        known: dict[int, dict[str, int]] = collections.defaultdict(dict)
+        known: dict[int, dict[Any, int]] = collections.defaultdict(dict)
         found: list[int] = []
         for group, row in zip(self.classes(others), self.rows, strict=True):
             shapes = row.event.program[:1] if row.event else ()
             same = known[group]
-            found.append(same.setdefault(*shapes, len(same)) if shapes else 0)
+            found.append(same.setdefault(shapes, len(same)) if shapes else 0)
         return found
 
     def saved(self, dropped: Collection[Column]) -> Saved:
