@@ -612,8 +612,8 @@ def irregular_modules(jit, traced):
 
     for m in (M(X(1), 2), G[int](X(1)), missing, M(X(1), 3)):
         for _ in range(20):
-            m = f(m)
-        yield m.w, hasattr(m, "n"), getattr(m, "n", None)
+            out = f(m)
+        yield out.w, hasattr(out, "n"), getattr(out, "n", None)
     wrapper = eqx.module_update_wrapper(W(mlp()))
     yield jit(lambda m, x: (traced(), m(x))[1])(wrapper, X(4))
     yield f(eqx.filter_vmap(jnp.sin))(X(2))
