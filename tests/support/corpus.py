@@ -365,6 +365,22 @@ def python_scalars_are_static(jit, traced):
         yield f(X(1), n)
 
 
+@case
+def static_fields(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+        s: typing.Any = eqx.field(static=True)
+
+    @jit
+    def f(m):
+        traced()
+        return m.w * 2, m.s
+
+    for s in (1, 2, "a", (1, 2), (1, 3), [1], {"a": 1}, jnp.tanh, np.dtype("int32")):
+        yield f(M(X(2), s))
+        yield f(M(X(2) + 1, s))
+
+
 # --- arrays ---
 
 
@@ -587,7 +603,7 @@ def shared_nodes(jit, traced):
 def irregular_modules(jit, traced):
     class M(eqx.Module):
         w: jax.Array
-        n: int = eqx.field(static=True)
+        n: int = eqx.field(static=True, default=2)
 
     class G(eqx.Module, typing.Generic[typing.TypeVar("T")]):
         w: jax.Array
@@ -610,7 +626,7 @@ def irregular_modules(jit, traced):
         traced()
         return m
 
-    for m in (M(X(1), 2), G[int](X(1)), missing, M(X(1), 3)):
+    for m in (M(X(1)), G[int](X(1)), missing, M(X(1), 3)):
         for _ in range(20):
             out = f(m)
         yield out.w, hasattr(out, "n"), getattr(out, "n", None)
