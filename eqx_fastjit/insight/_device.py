@@ -307,9 +307,12 @@ class Use:
         """The share of the time that the device waited for Python."""
         return 1 - self.busy / self.seconds if self.seconds else 0.0
 
-    def saved_by_running_ahead(self) -> float:
-        """Seconds that not one wait would save, at most."""
-        return min(self.ahead, self.seconds - self.busy)
+    def saved_by_running_ahead(self, elsewhere: float = 0.0) -> float:
+        """Seconds that not one wait would save, at most.
+
+        `elsewhere`: those of the idle device that other edits save.
+        """
+        return min(self.ahead, self.seconds - self.busy - elsewhere)
 
     def __str__(self) -> str:
         """Whether dispatch matters, in a sentence."""

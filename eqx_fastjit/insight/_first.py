@@ -112,7 +112,7 @@ def constant_findings(
     """
     by_function: dict[Any, list[Event]] = {}
     for event in remaining:
-        if _look_at(run, event).constants:
+        if look_at(run, event).constants:
             by_function.setdefault(event.function.key(), []).append(event)
     found: list[Finding] = []
     explained: list[Event] = []
@@ -126,7 +126,7 @@ def constant_findings(
 
 def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     event = events[0]
-    seen, function = _look_at(run, event), name_of(event.function)
+    seen, function = look_at(run, event), name_of(event.function)
     constants = sorted(seen.constants, key=lambda x: -x.seconds)
     first = constants[0]
     others = [f"{x.name or 'another'}, {x.type}" for x in constants[1:]]
@@ -158,7 +158,8 @@ def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     )
 
 
-def _look_at(run: Run, event: Event) -> Look:
+def look_at(run: Run, event: Event) -> Look:
+    """What was to be seen in the trace of an event."""
     return run.looks.get(event.number, Look())
 
 
@@ -168,19 +169,19 @@ def _by_constants(run: Run, event: Event) -> float:
     That is what XLA takes beyond its usual share in this run, and at most what holding
     and folding them may take.
     """
-    constants = _look_at(run, event).constants
+    constants = look_at(run, event).constants
     others = [
         e
         for e in run.events
         if e.compile and e.lower and not e.cached
-        if not _look_at(run, e).constants
+        if not look_at(run, e).constants
     ]
     shares = [e.compile / _before_xla(e) for e in others]
     usual = (statistics.median(shares) if shares else _USUAL) * _before_xla(event)
     # The former two take longer, too. In a small program an equation takes no longer
     # than an operation that is compiled by itself.
     if alone := [e.compile for e in others if is_operation(e)]:
-        equations = _look_at(run, event).equations
+        equations = look_at(run, event).equations
         usual = min(usual, statistics.median(alone) * equations)
     return max(0.0, min(event.compile - usual, sum(x.seconds for x in constants)))
 
@@ -225,31 +226,33 @@ def _loops(
     # Some are no single ones, such as those that draw random numbers.
     each = alone[len(alone) // 4] if alone else _ALONE
     by_place: dict[Place, dict[Event, UnrolledLoop]] = {}
-    whole: collections.Counter[Place] = collections.Counter()
     for event in run.events:
-        for loop in _look_at(run, event).loops:
-            whole[loop.place] += _by_scan(run, event, loop, each)  # pyright: ignore
-            if event in events or event in by_data:
-                by_place.setdefault(loop.place, {})[event] = loop
+        for loop in look_at(run, event).loops:
+            by_place.setdefault(loop.place, {})[event] = loop
+    own, other = {*events}, {*by_data}
     for place, unrolled in by_place.items():
-        saved = {e: _by_scan(run, e, x, each) for e, x in unrolled.items()}
-        more = [e for e in by_data if e in saved]
-        kept = sum(saved.values())
-        total = kept - sum(saved.pop(e) for e in more)
+        told = [e for e in unrolled if e in own or e in other]
+        if not told:
+            continue  # other rows tell of all of them
+        whole = {e: _by_scan(run, e, x, each) for e, x in unrolled.items()}
+        saved = {e: x for e, x in whole.items() if e in own}
+        more = [x for e, x in whole.items() if e in other]
+        total, in_all = sum(saved.values()), sum(whole.values())
+        kept = total + sum(more)
         functions = collections.Counter(name_of(e.function) for e in saved)
-        event = max(unrolled, key=lambda e: _look_at(run, e).equations)
+        event = max(told, key=lambda e: look_at(run, e).equations)
         loop = unrolled[event]
         facts = {
             "loop": loop,
             "place": show_place(place),
             "functions": listed(f"`{name}`" for name in functions),
-            "total": _look_at(run, event).equations,
+            "total": look_at(run, event).equations,
             "differ": _differ(loop),
             "xs": _scanned(loop),
             "stack": _STACK if loop.layered else "",
             "kept": _KEPT.format(show_seconds(kept)) if more else "",
-            "alone": _ALONE_SAVES.format(show_seconds(whole[place]))
-            if whole[place] > 1.2 * max(total, kept)
+            "alone": _ALONE_SAVES.format(show_seconds(in_all))
+            if in_all > 1.2 * max(total, kept)
             else "",
         }
         yield (
@@ -277,7 +280,7 @@ def _by_scan(run: Run, event: Event, loop: UnrolledLoop, each: float) -> float:
     which one takes `each`. (So it was for layers, recurrent cells, solvers' steps and
     gates of circuits, with their gradients.)
     """
-    equations = _look_at(run, event).equations
+    equations = look_at(run, event).equations
     share = loop.equations / equations
     spared = share - loop.scan_equations / equations
     unrolled = share * (event.compile - _by_constants(run, event))
@@ -329,7 +332,7 @@ def _cache_helps(run: Run, left: dict[Event, float], limit: float) -> Iterator[F
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
 
     def is_refused(event: Event) -> bool:
-        return _look_at(run, event).calls_back and not keeps_callbacks()
+        return look_at(run, event).calls_back and not keeps_callbacks()
 
     compiled = [e for e in run.events if e.compile and not e.cached]
     compiled = [e for e in compiled if not is_refused(e)]
@@ -337,7 +340,7 @@ def _cache_helps(run: Run, left: dict[Event, float], limit: float) -> Iterator[F
     refused = [*filter(is_refused, left)]
     kept = [e for e in left if e not in refused]
     told = sum(e.compile for e in compiled) - sum(left[e] for e in kept)
-    checked = [e for e in refused if not _look_at(run, e).has_own_callbacks]
+    checked = [e for e in refused if not look_at(run, e).has_own_callbacks]
     others = [e for e in refused if e not in checked]
     is_set = run.cache is not None or any(e.cached for e in run.events)
     found = [("persistent cache", kept, refused)] * (not is_set)

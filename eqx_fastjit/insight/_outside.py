@@ -16,6 +16,7 @@ from eqx_fastjit._facts import Place
 from ._causes import Finding, make_finding
 from ._events import Event
 from ._file import Run
+from ._first import look_at
 from ._operations import Operation
 from ._source import can_be_jitted
 from ._why import line_of, OUTSIDE
@@ -56,8 +57,7 @@ def operation_findings(
     """What lines compile again and again; and all others."""
 
     def seen(event: Event) -> Operation:
-        found = run.looks.get(event.number)
-        return Operation() if found is None else found.operation
+        return look_at(run, event).operation
 
     groups: dict[Any, list[Event]] = {}
     rest: list[Event] = []
@@ -106,9 +106,9 @@ def operations_following(
     groups: dict[Any, list[Event]] = {}
     lengths: dict[Any, set[str]] = collections.defaultdict(set)
     for event in events:
-        seen, key = run.looks.get(event.number), (line_of(event), event.function.name)
-        if seen is not None and not seen.operation.is_making and key[0] is not None:
-            shapes = f"{seen.operation.operands} {seen.operation.results}"
+        seen, key = look_at(run, event).operation, (line_of(event), event.function.name)
+        if not seen.is_making and key[0] is not None:
+            shapes = f"{seen.operands} {seen.results}"
             if own := sizes & {*_LENGTH.findall(shapes)}:
                 groups.setdefault(key, []).append(event)
                 lengths[key] |= own

@@ -13,7 +13,7 @@ from ._advice import Diagnosis, finding_of
 from ._causes import Finding
 from ._events import Event
 from ._file import Run
-from ._first import constant_findings, helps
+from ._first import constant_findings, helps, look_at
 from ._groups import Group, group
 from ._outside import (
     of_several_lines,
@@ -216,7 +216,7 @@ def _with_loop(finding: Finding, events: Iterable[Event], run: Run) -> Finding:
         return finding
     times: dict[Place, set[int]] = collections.defaultdict(set)
     for event in events:
-        for loop in run.looks[event.number].loops if event.number in run.looks else ():
+        for loop in look_at(run, event).loops:
             times[loop.place].add(loop.iterations)
     lines = listed(show_place(place) for place, n in times.items() if len(n) > 1)
     says = f"{finding.says} It is the loop at {lines}." if lines else finding.says
@@ -268,10 +268,8 @@ def _waiting(run: Run, limit: float, *, has_operations: bool) -> list[Finding]:
     """
     if run.device is None:
         return []
-    idle = run.device.seconds - run.device.busy
-    if has_operations:
-        idle -= run.device.operations
-    saves = min(run.device.saved_by_running_ahead(), idle)
+    elsewhere = run.device.operations if has_operations else 0.0
+    saves = run.device.saved_by_running_ahead(elsewhere)
     found = finding_of_waits(run.waits, saves)
     return [found] if found is not None and found.saves >= limit else []
 

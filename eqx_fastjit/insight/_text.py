@@ -52,7 +52,8 @@ def write_text(
     room = _LINES - _height(console, [*shown, *end])
     explained: list[int] = []
     for i in _by_weight(report):
-        height = _height(console, list(_details(i, report.rows[i], {}, verbose)))
+        block = [] if verbose else list(_details(i, report.rows[i], {}, verbose))
+        height = _height(console, block)
         # Some are always there, whatever their length.
         if verbose or len(explained) < _EXPLAINED or height + 2 <= room:
             room -= height
