@@ -217,10 +217,16 @@ def _marks(group: Group) -> set[int | str]:
             found.update(root.paths)
             continue
         numbers = [x.text for x in root.leaves if x is not None and x.kind == "static"]
-        if root.sizes:
-            found.update(root.sizes)
+        if root.sizes or _is_one_array(root):
+            found.update(root.lengths)
         elif len(numbers) == len(root.leaves) and all(map(str.isdecimal, numbers)):
             found.update(map(int, numbers))
         else:
             return set()
     return found
+
+
+def _is_one_array(root: Root) -> bool:
+    """Whether the lengths of axes of one array differ, and nothing else."""
+    is_axes = all(x.aspect == "axis" for x in root.own)
+    return root.cause is Cause.SHAPE and is_axes and len(root.paths) == 1

@@ -166,6 +166,13 @@ def test_operations_for_the_same_lengths_are_told_with_the_function(watched):
     assert 0 < finding.otherwise == finding.saves <= finding.seconds
 
 
+def test_functions_that_follow_both_lengths_of_an_array_are_one_finding(watched):
+    f, g = filter_jit(lambda x: x * 2), filter_jit(lambda y: y + 1)
+    shapes = ((2, 3), (3, 5), (4, 4), (5, 7))
+    found = watched(lambda: [(f(x), g(x)) for x in map(np.zeros, shapes)])
+    assert [x.count for x in of_cause(found, "shape")] == [6]
+
+
 def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(
     watched, monkeypatch
 ):
