@@ -105,9 +105,11 @@ class Diagnosis:
 
     def kept(self, root: Root) -> str:
         """What it costs to mend all but a root, and others of its kind, in words."""
-        kept = [x for x in self.mended if x is not root and not _is_other_data(x)]
-        without, more = self.saved(kept), self.saved([*kept, root])
-        n = more.compilations - without.compilations
+        others = [x for x in self.mended if x is not root]
+        for kept in ([x for x in others if not _is_other_data(x)], others):
+            without, more = self.saved(kept), self.saved([*kept, root])
+            if n := more.compilations - without.compilations:
+                break
         seconds = show_seconds(more.seconds - without.seconds)
         return f"{plural(n, 'more compilation')} ({seconds})"
 
@@ -167,7 +169,7 @@ def finding_of(found: Diagnosis) -> Finding:
         attribute=parts[0].attribute,
         leaf=parts[0].leaf,
         what="; ".join(x.what for x in parts),
-        says=_headline(group, parts) + _with_same_results(found),
+        says=_headline(group, parts) + _in_all(found) + _with_same_results(found),
         fix=" ".join(f"({i}) {x.fix}" for i, x in enumerate(parts, 1)),
         edit="; ".join(dict.fromkeys(x.edit for x in parts if x.edit)),
         note=" ".join(dict.fromkeys(x.note for x in parts if x.note)),
@@ -214,6 +216,14 @@ _OTHER_DATA = {"ragged batch", "lengths", "dtype"}
 
 def _is_other_data(root: Root) -> bool:
     return attribute_of(root) in _OTHER_DATA
+
+
+def _in_all(found: Diagnosis) -> str:
+    """What all edits save, if that is more than what each does, in words."""
+    alone = sum(found.saved([x]).seconds for x in found.mended)
+    seconds = found.total.seconds
+    more = len(found.mended) > 1 and seconds > alone
+    return f" All edits together save {show_seconds(seconds)}." if more else ""
 
 
 def _with_same_results(found: Diagnosis) -> str:

@@ -56,6 +56,8 @@ def _of_value(root: Root) -> str | None:
     known = root.follows if found in {None, "flag", *_VALUES} else ""
     if known == "nothing" and found != "type":
         return "unused"
+    if known == "operations" and (found in _NUMBERS or _is_name(root)):
+        return "branches"
     if found is None or found == "flag":  # it decides what is traced
         return found
     if found == "number of a configuration" and known != "literals":
@@ -65,9 +67,19 @@ def _of_value(root: Root) -> str | None:
             return None
     if known == "count" and found in _NUMBERS:
         return "loop count"
-    if known == "operations" and found in _NUMBERS:
-        return "branches"
     return "stays" if known in ("count", "operations", "shapes") else found
+
+
+def _is_name(root: Root) -> bool:
+    """Whether it is text, or a member of an enumeration, that chooses."""
+    return all(
+        x is not None
+        and (
+            x.type in ("str", "NoneType")
+            or x.text.startswith(f"{x.type.rpartition('.')[2]}.")
+        )
+        for x in root.leaves
+    )
 
 
 def _of_static(root: Root) -> str | None:

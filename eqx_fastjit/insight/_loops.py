@@ -167,7 +167,11 @@ def _add(
     # gradient makes several equations of one, and other ones in the first iteration.
     times: dict[Any, dict[Any, dict[Any, int]]] = {}
     for e in scope.equations:
-        loops = around(e.path)
+        loops = {
+            place: level
+            for place, level in around(e.path).items()
+            if not _is_in_constructor(e.path[level:])
+        }
         for place in loops:
             members.setdefault(place, []).append(e)
         if loops:
@@ -179,6 +183,11 @@ def _add(
                 lines.setdefault(e.path, {})[equation] = counts[equation]
     for (place, _), lines in times.items():
         executed.setdefault(place, []).append(_times(lines.values()))
+
+
+def _is_in_constructor(path: tuple[Frame, ...]) -> bool:
+    """Whether a loop makes layers, say: of a list of them it is no array."""
+    return any("__init__" in x.function.split(".") for x in path)
 
 
 def _times(lines: Iterable[dict[Any, int]]) -> int:

@@ -36,7 +36,10 @@ def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
     }
     if root is None:
         return facts
-    return facts | _facts(root, group.line)
+    facts |= _facts(root, group.line)
+    if any(x.path == root.path for x in group.roots if x is not root):
+        facts["object"] = facts["leaf"]
+    return facts
 
 
 def _facts(root: Root, line: Place | None) -> dict[str, Any]:

@@ -145,11 +145,13 @@ def _saved(report: Report) -> Iterator[str]:
 def footer(report: Report) -> str:
     """What makes a finding."""
     least = f"{LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run"
-    wanted = " In brackets is what has to be compiled." if report.prices else ""
+    parts = [x for row in report.rows for x in row.parts or (row,)]
+    has_prices = any(x.seconds and not x.saves for x in parts)
+    wanted = " In brackets is what has to be compiled, unless an edit below it fits."
     return (
         f"A finding is a fault that costs {least}: here {show_seconds(report.limit)}. "
         "Other rows are no faults, but may save more. Each second is saved by one row."
-        f"{wanted}"
+        f"{wanted * has_prices}"
     )
 
 

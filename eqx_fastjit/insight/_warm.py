@@ -52,18 +52,19 @@ def warm_findings(
     at = {x.line[:2]: i for i, x in enumerate(told) if x.line}
     for function, spots in by_function.items():
         found = _warm(function[1], spots)
-        if found.saves < limit:
-            continue
         if found.line and (i := at.get(found.line[:2])) is not None:
-            told[i] = _with_warm(told[i], found)
+            if found.saves >= limit:
+                told[i] = _with_warm(told[i], found)
             continue
         lines = {place for place, _ in spots}
         if function in called:
             own = [e for e in rest if function in map(_function_of, e.frames)]
         else:
             own = [e for e in rest if lines & {*e.frames}]
-        rest = [e for e in rest if e not in own]
-        findings.append(_with_compilations(found, own))
+        found = _with_compilations(found, own)
+        if found.saves >= limit:
+            findings.append(found)
+            rest = [e for e in rest if e not in own]
     return told, findings, rest
 
 

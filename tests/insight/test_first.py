@@ -302,6 +302,18 @@ def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
     assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
 
 
+def test_a_loop_that_makes_layers_is_not_told():
+    """The model has a list of them, for which one array is no replacement."""
+
+    def make(key):
+        mlp = eqx.nn.MLP(2, 2, 2, 5, key=key)
+        more = [eqx.nn.Linear(2, 2, key=k) for k in jax.random.split(key, 4)]
+        return [x.weight for x in (*mlp.layers, *more)]
+
+    trace = jax.make_jaxpr(make)(jax.random.key(0))
+    assert not find_loops(read_jaxpr(trace))
+
+
 def test_of_loops_in_each_other_the_outer_one_is_scanned_and_others_are_too():
     def f(x, w, ws):
         return number(gates(x, w, ws), w, ws)
