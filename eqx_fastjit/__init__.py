@@ -55,12 +55,13 @@ def __getattr__(name: str) -> Any:
         # First, as `engine` must not be another than that of `filter_jit`.
         importlib.import_module("._jit", __name__)
         value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    except (ImportError, AttributeError, TypeError) as e:
-        if isinstance(e, ImportError) and (e.name or "").startswith(__name__):
-            raise  # a part of this library, such as the C extension
+    except Exception as e:
+        fallback = importlib.import_module("._fallback", __name__)
+        is_own = isinstance(e, ImportError) and (e.name or "").startswith(__name__)
+        if is_own or isinstance(e, fallback.Misconfigured):
+            raise  # no fault of other versions
         # An `AttributeError` would be hidden by `from eqx_fastjit import ...`.
-        stand_in = importlib.import_module("._fallback", __name__).stand_in
-        return globals().setdefault(name, stand_in(name, e))
+        return globals().setdefault(name, fallback.stand_in(name, e))
     is_first = globals().keys().isdisjoint(_HOMES)
     globals()[name] = value  # from now on without this function
     if is_first and os.environ.get("EQX_FASTJIT_LOG"):

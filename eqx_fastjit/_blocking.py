@@ -21,6 +21,8 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax import block_until_ready, effects_barrier
+from jax.sharding import Sharding
 
 from ._private import jax_primitives, Tracer, values_inside
 
@@ -58,7 +60,7 @@ def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any])
     are on all of its devices, where the arguments may have been on one.
     """
     shardings = [x.sharding if _has_value(x) else x for x in places]
-    devices = [x.device_set for x in shardings if isinstance(x, jax.sharding.Sharding)]
+    devices = [x.device_set for x in shardings if isinstance(x, Sharding)]
     results = callbacks or any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices)
     return (0 if asynchronous else ARGUMENTS) | (RESULTS if results else 0)
 
@@ -79,7 +81,7 @@ def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
                 return None
             with jax.default_device(device):
                 put = jax.device_put([x for x in arrays if isinstance(x, np.ndarray)])
-            left = iter(jax.block_until_ready(put))
+            left = iter(block_until_ready(put))
             _remember(put)
     except Exception:  # a tracer, or what JAX does not take: then the call says so
         return None
@@ -137,9 +139,9 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
             waits = RESULTS
         elif any(x.is_deleted() for x in outside):  # it was donated
             waits |= RESULTS
-    jax.block_until_ready(results if waits & RESULTS else outside)
+    block_until_ready(results if waits & RESULTS else outside)
     if waits & RESULTS and not results:
-        jax.effects_barrier()
+        effects_barrier()
     if waits & ARGUMENTS:
         _remember(results)
 

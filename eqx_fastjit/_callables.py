@@ -14,8 +14,8 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.tree_util as jtu
+from equinox import Partial
 
 from ._engine import engine_module
 from ._facts import Place
@@ -77,7 +77,7 @@ def shown_of(fun: Any) -> dict[str, Any]:
 def innermost(fun: Any) -> Any:
     """What is behind a callable: a function, a class, a Module, ..."""
     for _ in range(20):  # one may wrap itself
-        is_partial = isinstance(fun, functools.partial) or type(fun) is eqx.Partial
+        is_partial = isinstance(fun, functools.partial) or type(fun) is Partial
         inside = fun.func if is_partial else getattr(fun, "__wrapped__", fun)
         if inside is fun:
             break

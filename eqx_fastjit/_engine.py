@@ -15,10 +15,10 @@ import numpy as np
 from . import _facts, _reference
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
-from ._fallback import warn_of_versions
+from ._fallback import Misconfigured, warn_of_versions
 from ._private import flatten_one_level, instance_dict
 from ._result import Handle, steps_of
-from ._statics import reader_of, state_of
+from ._statics import has_only_identity, reader_of, state_of
 from ._structure import partition, Structure
 
 
@@ -34,24 +34,26 @@ def engine_module() -> Any:
     """
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
     if wanted not in _ENGINES:
-        raise ValueError(
+        raise Misconfigured(
             f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
             f"{', '.join(map(repr, _ENGINES))}."
         )
     chosen: Any = _reference
     if wanted != "python":
         try:
-            # If it cannot be loaded, that is an error, upon which Equinox's stands in.
             chosen = importlib.import_module("._native", __package__)
             functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
             chosen.setup(*functions, transferred, COPIED_BYTES)
-        except ModuleNotFoundError:
+        except (ImportError, TypeError) as e:  # or of another version of this library
+            is_absent = isinstance(e, ModuleNotFoundError)
+            why = "was not built" if is_absent else f"cannot be loaded ({e})"
             if wanted == "native":
-                raise RuntimeError(
-                    "EQX_FASTJIT_ENGINE=native, but the C extension was not built."
+                raise Misconfigured(
+                    f"EQX_FASTJIT_ENGINE=native, but the C extension {why}."
                 ) from None
+            chosen = _reference
             warnings.warn(
-                "eqx_fastjit: the C extension was not built, so calls use the plain "
+                f"eqx_fastjit: the C extension {why}, so calls use the plain "
                 "Python engine, which is not made for speed. "
                 "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
                 stacklevel=2,
@@ -113,6 +115,7 @@ def _agrees_with_jax(engine: Any) -> bool:
             [*map(id, found)] == [*map(id, built)] == [*map(id, leaves)]
             and built_treedef == treedef
             and returned[-1] is handle
+            and has_only_identity(plan)
         )
     except Exception:
         return False

@@ -135,7 +135,8 @@ SETTINGS = (
 
 def current_settings() -> tuple[Any, ...]:
     """JAX's settings now."""
-    return tuple([getattr(jax.config, name, None) for name in SETTINGS])
+    config = try_resolve("jax:config")
+    return tuple([getattr(config, name, None) for name in SETTINGS])
 
 
 def _cell() -> int:

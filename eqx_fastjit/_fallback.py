@@ -14,6 +14,10 @@ from typing import Any
 import equinox as eqx
 
 
+class Misconfigured(ValueError):
+    """A setting of this library is wrong, whatever the versions."""
+
+
 def warn_of_versions(consequence: str) -> None:
     """Warn that this version does not fit those of JAX and Equinox."""
     name = __name__.partition(".")[0]

@@ -30,7 +30,7 @@ from ._callables import (
 from ._engine import engine_module, forget_readers
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
-from ._private import on_clear_caches, Tracer, values_inside
+from ._private import is_jit_disabled, on_clear_caches, Tracer, values_inside
 from ._statics import is_array
 from ._structure import partition, Structure
 from ._traced import FlatFunction, kept_trace
@@ -212,7 +212,7 @@ class Function:
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        if is_jit_disabled():
             return True  # there is no program
         engine = engine_module()
         outer = engine.set_active(None)  # what is lowered for it is no part of the call
@@ -249,6 +249,8 @@ class Function:
             found = engine_module().find(self.table, signature)
             if found is None:
                 found, arrays = self.specialize(values, abstract=True)
+                # Types may have other readers now.
+                signature, _ = engine_module().read(values, True)
         except Exception as e:
             raise self.error_of_call(None, e, values)  # noqa: B904
         return signature, found, arrays

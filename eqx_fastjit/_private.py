@@ -42,6 +42,11 @@ flatten_one_level: Callable[[Any], Any] = resolve(
 ).flatten_one_level
 
 
+def is_jit_disabled() -> bool:
+    """Whether this is under `jax.disable_jit()`."""
+    return getattr(try_resolve("jax:config"), "jax_disable_jit", False)
+
+
 @functools.cache  # its import takes a while
 def jax_primitives() -> frozenset[Any]:
     """The primitives that JAX itself lowers, which only call what is in their jaxprs.

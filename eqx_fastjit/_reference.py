@@ -33,6 +33,8 @@ class _Same:
         return id(self.object)  # which this holds
 
 
+# Readers of objects that are compared by an `__eq__` or a state of their own.
+_MAY_BE_EQUAL = ("hashed", "fields", "state")
 _ARRAY = _Same("array")
 _MISSING = object()
 
@@ -55,6 +57,10 @@ class Walk:
     def _read(self, x: Any, as_static: bool) -> None:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = known_reader(x)
+        may_be_equal = not as_static and reader.name in _MAY_BE_EQUAL
+        if may_be_equal and flatten_one_level(x) is not None:
+            # Registered since it was first read: equal ones are never missed.
+            reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node
         if not as_static and is_array(x, self.abstract):
             self.trail.append(_ARRAY)
@@ -277,6 +283,7 @@ class Callable:
         function, table, bind, target = self._parts
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
+        noted, _here.noted = _here.noted, False
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
@@ -286,7 +293,7 @@ class Callable:
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)
             results, plan = split_output((target or specialization.jitted)(*arrays))
-            is_new, _here.noted = _here.noted or plan.blocks < 0, False
+            is_new = _here.noted or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
@@ -296,3 +303,4 @@ class Callable:
         finally:
             _calls.pop()
             set_active(outer)
+            _here.noted = noted

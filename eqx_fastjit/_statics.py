@@ -27,7 +27,6 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 
 import dataclasses
 import enum
-import operator
 import types
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ import jax
 import numpy as np
 from jax.tree_util import all_leaves
 
-from ._private import flatten_one_level, Tracer
+from ._private import flatten_one_level, instance_dict, Tracer
 
 
 # (That of a `jax.Ref` is a `Tracer` only.)
@@ -158,20 +157,26 @@ def _node_reader(x: Any) -> Reader | None:
         return None
     reader = Reader("node", is_node=True, is_mutable=True)
     if isinstance(x, eqx.Module):
-        return _module_reader(x, tuple(children)) or reader
+        return _module_reader(type(x)) or reader
     if isinstance(x, tuple) and aux is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
     return reader
 
 
-def _module_reader(x: Any, children: tuple[Any, ...]) -> Reader | None:
+def _module_reader(cls: type) -> Reader | None:
     """By its fields, if these are what JAX flattens it to, in this order."""
-    fields = dataclasses.fields(x)
+    fields = dataclasses.fields(cls)
     static = [f.name for f in fields if f.metadata.get("static", False)]
     dynamic = [f.name for f in fields if f.name not in static]
-    # For a field that was never set, Equinox has a value of its own.
-    found = [vars(x).get(name, y) for name, y in zip(dynamic, children, strict=False)]
-    if len(dynamic) != len(children) or not all(map(operator.is_, found, children)):
+    values = {f.name: object() for f in fields}
+    try:
+        # Not the user's instance, of which two fields may have the same value.
+        probe = object.__new__(cls)
+        instance_dict(probe).update(values)
+        children, _ = flatten_one_level(probe)
+    except Exception:  # a subclass of a builtin class
+        return None
+    if [*map(id, children)] != [id(values[name]) for name in dynamic]:
         return None
     names = (*dynamic, *static)
     return Reader("module", True, True, names, n_dynamic=len(dynamic))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
+from jax.tree_util import tree_unflatten
 
 from ._reference import static_key
 from ._statics import is_array
@@ -28,7 +29,7 @@ class Structure(NamedTuple):
         """The pytree again, with these arrays in it."""
         left = iter(arrays)
         leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]
-        return jtu.tree_unflatten(self.treedef, leaves)
+        return tree_unflatten(self.treedef, leaves)
 
     def is_same(self, other: "Structure") -> bool:
         """Whether all that is static in two of them is the same."""

@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.tree_util as jtu
 
 from . import _facts
 from ._engine import engine_module
 from ._options import Options
+from ._private import is_jit_disabled
 from ._result import Handle, Step, steps_of
 from ._statics import is_array
 from ._structure import partition, Structure
@@ -88,7 +88,7 @@ class FlatFunction:
         function = self.function()
         assert function is not None
         values = self.structure.rebuild(arrays)
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        if is_jit_disabled():
             return self.output(function.call_python(values))
         with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)

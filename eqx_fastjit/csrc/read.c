@@ -133,11 +133,27 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     return failed;
 }
 
+static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
+static int may_be_equal(const Type *type);
+
+/* Reads a value that is no node, unless its class was registered as one since it was first
+read: of other objects a miss would tell, but equal ones are never missed. */
+static int read_leaf(Walk *w, const Type *type, PyObject *x) {
+    if (may_be_equal(type)) {
+        PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
+        if (flat == NULL) return -1;
+        Py_DECREF(flat);
+        if (flat != Py_None) return read_node(w, type, x, 0);
+    }
+    if (type->is_mutable) return read_mutable(w, type, x, type->read);
+    return type->read(w, type, x, 1);
+}
+
 /* Reads a value that the caller holds. */
 static inline int read_held(Walk *w, PyObject *x, int as_static) {
     const Type *type = type_of(w->state, x);
     if (type == NULL) return -1;
-    as_static |= !type->is_node;
+    if (!as_static && !type->is_node) return read_leaf(w, type, x);
     if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, as_static);
 }
@@ -279,6 +295,11 @@ static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
         if (failed) return leave(-1);
     }
     return leave(0);
+}
+
+/* Whether objects of a class are compared by an `__eq__` or a state of their own. */
+static int may_be_equal(const Type *type) {
+    return type->read == read_hashed || type->read == read_fields || type->read == read_state;
 }
 
 /* --- arrays ----------------------------------------------------------------------------- */

@@ -651,16 +651,30 @@ def _as_dataclass(cls):
     jax.tree_util.register_dataclass(cls, ["x"], [])
 
 
+class Nameless:
+    def __eq__(self, other):
+        return type(self) is type(other)
+
+    def __hash__(self):
+        return 1
+
+
 @pytest.mark.parametrize("register", [_as_node, _as_dataclass])
 @pytest.mark.parametrize(
     "around", [lambda p: p, lambda p: [{"b": (p, X), "a": p}], Inner]
 )
-def test_a_class_registered_after_its_first_use(register, around):
-    """Each call computes with its own arrays, and all of them share a trace."""
+@pytest.mark.parametrize(
+    ("base", "eq"), [(object, False), (object, True), (Nameless, False)]
+)
+def test_a_class_registered_after_its_first_use(register, around, base, eq):
+    """Each call computes with its own arrays, and all of them share a trace.
 
-    @dataclasses.dataclass(eq=False)
-    class Late:
-        x: object
+    Also if all its objects are equal.
+    """
+
+    @dataclasses.dataclass(eq=eq, frozen=True)
+    class Late(base):
+        x: object = dataclasses.field(compare=False)
 
     def doubled(tree):
         leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Late))
@@ -670,6 +684,8 @@ def test_a_class_registered_after_its_first_use(register, around):
     f(around(Late(X)))
     register(Late)
     del traces[:]
+    compiled = f.lower(around(Late(X))).compile()
     for i in range(4):
         assert f(around(Late(X * i)))[0].tolist() == [2 * i, 2 * i]
+        assert compiled(around(Late(X * i)))[0].tolist() == [2 * i, 2 * i]
     assert len(traces) == 1

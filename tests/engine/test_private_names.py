@@ -16,12 +16,17 @@ from tests.support.programs import run_program
 # Without these, `filter_jit` is that of Equinox.
 NEEDED = {
     "equinox:EquinoxRuntimeError",
+    "equinox:Partial",
     "equinox:tree_equal",
     "jax.errors:JaxRuntimeError",
     "jax.tree_util:all_leaves",
     "jax.tree_util:default_registry",
+    "jax.sharding:Sharding",
     "jax.tree_util:register_pytree_with_keys_class",
+    "jax.tree_util:tree_unflatten",
     "jax:ShapeDtypeStruct",
+    "jax:block_until_ready",
+    "jax:effects_barrier",
 }
 
 

@@ -38,6 +38,8 @@ jtu.register_pytree_with_keys = jax_registers
 
 
 f = filter_jit(lambda model, x: (model.scale * x + model.bias, model))
+both = jnp.array(1)
+f(Model(both, both), both)  # which does not tell the order
 for _ in range(4):
     model = Model(jnp.array(2), jnp.array(100))
     assert [int(x) for x in jtu.tree_leaves(model)] == [100, 2]

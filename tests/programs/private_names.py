@@ -42,6 +42,7 @@ LOOKED_UP = sorted(
 )
 PUBLIC = [
     "equinox:EquinoxRuntimeError",
+    "equinox:Partial",
     "equinox:tree_equal",
     "jax.core:Tracer",
     "jax.dtypes:canonicalize_dtype",
@@ -50,11 +51,16 @@ PUBLIC = [
     "jax.extend:mlir",
     "jax.monitoring:register_event_listener",
     "jax.monitoring:register_scalar_listener",
+    "jax.sharding:Sharding",
     "jax.stages:Traced",
     "jax.tree_util:all_leaves",
     "jax.tree_util:default_registry",
     "jax.tree_util:register_pytree_with_keys_class",
+    "jax.tree_util:tree_unflatten",
     "jax:ShapeDtypeStruct",
+    "jax:block_until_ready",
+    "jax:config",
+    "jax:effects_barrier",
 ]
 
 
@@ -84,7 +90,9 @@ def _refuse(module, refused):
         if name != refused:
             return others(name) if others else object.__getattribute__(module, name)
         frame = sys._getframe(1)
-        while frame.f_globals["__name__"] in ("pkgutil", "importlib._bootstrap"):
+        # From one that refuses another name, too.
+        between = ("pkgutil", "importlib._bootstrap")
+        while frame.f_code is get.__code__ or frame.f_globals["__name__"] in between:
             frame = frame.f_back
         if frame.f_globals["__name__"].startswith("eqx_fastjit"):
             raise AttributeError(f"module {module.__name__!r} has no {name!r}")
