@@ -194,6 +194,19 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
 
     `is_own` says that its signature is its own.
     """
+    is_function = is_own and type(fun) is types.FunctionType
+    if is_function and not (fun.__defaults__ or fun.__kwdefaults__):
+        return _signature_without_defaults(fun.__code__)
+    return _signature_of(fun, is_own)
+
+
+@functools.lru_cache(maxsize=1024)  # `inspect` takes as long as all else of wrapping
+def _signature_without_defaults(code: types.CodeType) -> Signature:
+    cells = tuple([types.CellType() for _ in code.co_freevars])
+    return _signature_of(types.FunctionType(code, {}, closure=cells), True)
+
+
+def _signature_of(fun: Callable[..., Any], is_own: bool) -> Signature:
     try:
         found = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
