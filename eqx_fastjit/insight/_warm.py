@@ -22,6 +22,8 @@ from ._words import listed, plural, show_place, show_seconds
 
 # The share of the operations of a function from which it only puts arrays together.
 _NEARLY_ALL = 0.9
+# The share of the limit that operations have to be worth without their compilations.
+_OF_LIMIT = 0.5
 
 
 def warm_findings(
@@ -51,16 +53,18 @@ def warm_findings(
     told, findings, rest = [*repeated], list[Finding](), [*starting]
     at = {x.line[:2]: i for i, x in enumerate(told) if x.line}
     for function, spots in by_function.items():
-        found = _warm(function[1], spots)
-        if found.line and (i := at.get(found.line[:2])) is not None:
-            if found.saves >= limit:
-                told[i] = _with_warm(told[i], found)
-            continue
         lines = {place for place, _ in spots}
         if function in called:
             own = [e for e in rest if function in map(_function_of, e.frames)]
         else:
             own = [e for e in rest if lines & {*e.frames}]
+        found = _warm(function[1], spots, _n_lengths(own))
+        if found.line and (i := at.get(found.line[:2])) is not None:
+            if found.saves >= limit:
+                told[i] = _with_warm(told[i], found)
+            continue
+        if found.saves < _OF_LIMIT * limit:
+            continue  # what is compiled once, as of models that are made, is no loop's
         found = _with_compilations(found, own)
         if found.saves >= limit:
             findings.append(found)
@@ -88,8 +92,7 @@ def _with_compilations(finding: Finding, own: Sequence[Event]) -> Finding:
     """
     if not own:
         return finding
-    same = collections.Counter((line_of(e), e.function.name) for e in own)
-    n, seconds = max(same.values()), sum(e.seconds for e in own)
+    n, seconds = _n_lengths(own), sum(e.seconds for e in own)
     longest = max(e.seconds for e in own)
     took = f"{show_seconds(seconds)} ({plural(len(own), 'compilation')})"
     lengths = ", and one program of them compiles for each length, too" * (n > 1)
@@ -103,6 +106,12 @@ def _with_compilations(finding: Finding, own: Sequence[Event]) -> Finding:
     )
 
 
+def _n_lengths(events: Sequence[Event]) -> int:
+    """Of how many lengths operations are, as far as they are compiled."""
+    same = collections.Counter((line_of(e), e.function.name) for e in events)
+    return max(same.values(), default=1)
+
+
 # A lambda or a comprehension is a part of the function that has it.
 _UNNAMED = re.compile(r"((^|\.)(<locals>|<lambda>|<\w+comp>|<genexpr>))+$")
 
@@ -112,7 +121,7 @@ def _function_of(place: Place) -> tuple[str, str]:
     return place.file, _UNNAMED.sub("", place.function)
 
 
-def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
+def _warm(function: str, found: Sequence[tuple[Place, Any]], n_lengths: int) -> Finding:
     """`found`: lines of the function, and the operations that they come to."""
     lines: collections.Counter[Any] = collections.Counter()
     own: collections.Counter[Any] = collections.Counter()
@@ -144,6 +153,7 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
         "function": named,
         "seconds": show_seconds(seconds),
         "lines": listed(shown, 4),
+        "where": _ALONE if n_lengths > 1 else _OR_IN_ONE,
     }
     # About how many there are in a call, if all took as long. The call that is left
     # takes about half as long as one of them.
@@ -152,6 +162,12 @@ def _warm(function: str, found: Sequence[tuple[Place, Any]]) -> Finding:
     fields = {"seconds": seconds, "saves": seconds * (1 - left), "line": line}
     return make_finding(OUTSIDE, facts, kind, **fields)
 
+
+_OR_IN_ONE = " or in the one that the loop calls anyway"
+_ALONE = (
+    " (not in the one that the loop calls anyway, if that would get arrays of several "
+    "lengths, and compile for each)"
+)
 
 # What puts arrays together, or takes parts of them, and computes nothing.
 _OF_DATA = re.compile(
