@@ -164,14 +164,14 @@ def jaxprs_in(equation: Any) -> list[Any]:
     return [x for x in leaves if hasattr(opened(x), "eqns")]
 
 
-def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
-    """The equations of a jaxpr, and of those in their parameters, at any depth."""
-    for equation in jaxpr.eqns:
+def _with_inner(equations: Sequence[Any], seen: set[int]) -> Iterator[Any]:
+    """Equations, and those of jaxprs in their parameters, at any depth."""
+    for equation in equations:
         yield equation
         for inner in map(opened, jaxprs_in(equation)):
             if id(inner) not in seen:
-                seen.add(id(inner))  # alive, as `jaxpr` is
-                yield from _equations(inner, seen)
+                seen.add(id(inner))  # alive, as the equation is
+                yield from _with_inner(inner.eqns, seen)
 
 
 def is_callback(name: str) -> bool:
@@ -179,22 +179,29 @@ def is_callback(name: str) -> bool:
     return name.endswith("callback") or name == "debug_print"
 
 
-def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
-    """Whether the traced program calls back into Python, which may raise.
-
-    `lower` lowers it, if `traced` should not.
+def call_back(equations: Sequence[Any]) -> bool | None:
+    """Whether equations call back into Python; `None` if only their lowering tells.
 
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
-    `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
-    there the program's custom calls are looked at.
+    `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing.
     """
     foreign = False
-    for equation in _equations(traced.jaxpr, set()):
+    for equation in _with_inner(equations, set()):
         if is_callback(equation.primitive.name):
             return True
         foreign = foreign or equation.primitive not in jax_primitives()
-    if not foreign:
-        return False
+    return None if foreign else False
+
+
+def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
+    """Whether the traced program calls back into Python, which may raise.
+
+    `lower` lowers it, if `traced` should not: its custom calls are looked at, where the
+    jaxpr does not tell.
+    """
+    found = call_back(traced.jaxpr.eqns)
+    if found is not None:
+        return found
     module = (lower or traced.lower)().compiler_ir("stablehlo").operation
     text = module.get_asm(large_elements_limit=16)
     return re.search(r"custom_call @\w*callback", text) is not None

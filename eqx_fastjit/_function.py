@@ -180,7 +180,9 @@ class Function:
             _facts.close(arrays, lambda: self.arguments_of(values))
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
-                callbacks = self.has_callbacks(specialization, arrays)
+                callbacks = specialization.flat.calls_back.get(plan)
+                if callbacks is None:
+                    callbacks = self.has_callbacks(specialization, arrays)
                 waits = what_to_wait_for(
                     callbacks, self.options.asynchronous, [*arrays, *results]
                 )

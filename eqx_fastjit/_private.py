@@ -13,7 +13,7 @@ import inspect
 import os
 import pkgutil
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -98,6 +98,18 @@ def values_inside(x: Any) -> list[Any]:
         if _has_value(type(part)):
             inside += values_inside(part)
     return inside or [x]
+
+
+def equations_so_far(arguments: Sequence[Any]) -> list[Any] | None:
+    """The equations of a function of these tracers, which is being traced.
+
+    `None` if JAX keeps them elsewhere, or there are no arguments.
+    """
+    with contextlib.suppress(Exception):
+        noted = arguments[0]._trace.frame.tracing_eqns
+        found = [x() if callable(x) else x for x in noted]  # most by weak references
+        return [x for x in found if x is not None]
+    return None
 
 
 # --- Equinox --------------------------------------------------------------------------

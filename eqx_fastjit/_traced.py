@@ -11,9 +11,10 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
+from ._blocking import call_back
 from ._engine import engine_module
 from ._options import Options
-from ._private import is_jit_disabled
+from ._private import equations_so_far, is_jit_disabled
 from ._result import Handle, Step, steps_of
 from ._statics import is_array
 from ._structure import partition, Structure
@@ -51,6 +52,10 @@ class FlatFunction:
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        # Whether the trace of a plan calls back into Python, as far as it tells.
+        self.calls_back: weakref.WeakKeyDictionary[Any, bool] = (
+            weakref.WeakKeyDictionary()
+        )
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
         # Whether its structure surely has the signature of its specialization.
@@ -93,9 +98,10 @@ class FlatFunction:
         with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)
         self.traced = True
-        return self.output(out)
+        equations = equations_so_far(arrays)
+        return self.output(out, None if equations is None else call_back(equations))
 
-    def output(self, out: Any) -> Any:
+    def output(self, out: Any, calls_back: bool | None = None) -> Any:
         """The arrays of a result, and a handle for its plan."""
         arrays, structure = partition(out, abstract=False)
         try:
@@ -106,6 +112,8 @@ class FlatFunction:
         plan = engine_module().Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
+        if calls_back is not None:
+            self.calls_back[plan] = calls_back
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made

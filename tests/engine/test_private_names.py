@@ -3,12 +3,14 @@
 Promise 34 of docs/reliability.md.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _private
+from eqx_fastjit import _private, _traced, filter_jit
+from eqx_fastjit._function import Function
 from tests.support.commands import command
 from tests.support.programs import run_program
 
@@ -93,6 +95,27 @@ def test_tracers_with_other_names(monkeypatch):
     outer.value = inner
     monkeypatch.setattr(_private, "Tracer", Tracer)
     assert [*map(id, _private.values_inside(outer))] == [id(x), id(dx)]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_traces_that_are_kept_elsewhere(is_kept, monkeypatch):
+    """Whether a call has callbacks is known of any JAX: whether `error_if` raises."""
+    looked = []
+    has_callbacks = Function.has_callbacks
+    monkeypatch.setattr(
+        Function,
+        "has_callbacks",
+        lambda *args: looked.append(1) or has_callbacks(*args),
+    )
+    if not is_kept:
+        monkeypatch.setattr(_traced, "equations_so_far", lambda _: None)
+    f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
+    g = filter_jit(lambda x: x + 1)
+    for x in (np.float32(1), np.ones(3)):
+        assert (f(x) == x).all() and (g(x) == x + 1).all()
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+            f(-x)
+    assert len(looked) == (0 if is_kept else 4)
 
 
 def test_what_cannot_be_imported_says_why():
