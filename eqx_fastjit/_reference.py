@@ -15,7 +15,15 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES, transferred
-from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of, state_of
+from ._statics import (
+    flatten_one_level,
+    has_hash,
+    is_array,
+    is_flattened,
+    Reader,
+    reader_of,
+    state_of,
+)
 
 
 class _Same:
@@ -58,7 +66,7 @@ class Walk:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = known_reader(x)
         may_be_equal = not as_static and reader.name in _MAY_BE_EQUAL
-        if may_be_equal and flatten_one_level(x) is not None:
+        if may_be_equal and is_flattened(x):
             # Registered since it was first read: equal ones are never missed.
             reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node

@@ -148,17 +148,19 @@ def _array_reader(x: Any) -> Reader | None:
     return Reader("array", is_node=True)
 
 
-def _node_reader(x: Any) -> Reader | None:
+def is_flattened(x: Any) -> bool:
+    """Whether JAX flattens a value, but by `jax.tree_util.register_static`."""
     flat = flatten_one_level(x)
-    if flat is None:
-        return None
-    children, aux = flat
-    if aux is x and not children:  # by `jax.tree_util.register_static`
+    return flat is not None and (flat[1] is not x or bool(flat[0]))
+
+
+def _node_reader(x: Any) -> Reader | None:
+    if not is_flattened(x):
         return None
     reader = Reader("node", is_node=True, is_mutable=True)
     if isinstance(x, eqx.Module):
         return _module_reader(type(x)) or reader
-    if isinstance(x, tuple) and aux is type(x):
+    if isinstance(x, tuple) and flatten_one_level(x)[1] is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
     return reader
 

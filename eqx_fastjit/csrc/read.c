@@ -136,15 +136,22 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
 static int may_be_equal(const Type *type);
 
+/* Whether JAX flattens a value, but by `jax.tree_util.register_static`. -1 with an error. */
+static int is_flattened(Walk *w, PyObject *x) {
+    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
+    int found = flat == NULL ? -1 : 0;
+    if (found == 0 && flat != Py_None)
+        found = !PyArg_ParseTuple(flat, "OO", &children, &aux) ? -1
+                : aux == x ? PyObject_IsTrue(children) : 1;
+    Py_XDECREF(flat);
+    return found;
+}
+
 /* Reads a value that is no node, unless its class was registered as one since it was first
 read: of other objects a miss would tell, but equal ones are never missed. */
 static int read_leaf(Walk *w, const Type *type, PyObject *x) {
-    if (may_be_equal(type)) {
-        PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
-        if (flat == NULL) return -1;
-        Py_DECREF(flat);
-        if (flat != Py_None) return read_node(w, type, x, 0);
-    }
+    int is_late = may_be_equal(type) ? is_flattened(w, x) : 0;
+    if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
     if (type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, 1);
 }
