@@ -651,12 +651,7 @@ def _as_dataclass(cls):
     jax.tree_util.register_dataclass(cls, ["x"], [])
 
 
-class Nameless:
-    def __eq__(self, other):
-        return type(self) is type(other)
-
-    def __hash__(self):
-        return 1
+AllEqual = type("AllEqual", (), {"__eq__": lambda x, y: True, "__hash__": lambda x: 1})
 
 
 @pytest.mark.parametrize("register", [_as_node, _as_dataclass])
@@ -664,13 +659,10 @@ class Nameless:
     "around", [lambda p: p, lambda p: [{"b": (p, X), "a": p}], Inner]
 )
 @pytest.mark.parametrize(
-    ("base", "eq"), [(object, False), (object, True), (Nameless, False)]
+    ("base", "eq"), [(object, False), (object, True), (AllEqual, False)]
 )
 def test_a_class_registered_after_its_first_use(register, around, base, eq):
-    """Each call computes with its own arrays, and all of them share a trace.
-
-    Also if all its objects are equal.
-    """
+    """Each call computes with its own arrays, equal or not, and all share a trace."""
 
     @dataclasses.dataclass(eq=eq, frozen=True)
     class Late(base):

@@ -100,22 +100,15 @@ def test_tracers_with_other_names(monkeypatch):
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_traces_that_are_kept_elsewhere(is_kept, monkeypatch):
     """Whether a call has callbacks is known of any JAX: whether `error_if` raises."""
-    looked = []
-    has_callbacks = Function.has_callbacks
-    monkeypatch.setattr(
-        Function,
-        "has_callbacks",
-        lambda *args: looked.append(1) or has_callbacks(*args),
-    )
-    if not is_kept:
+    if is_kept:  # JAX is not asked for them
+        monkeypatch.setattr(Function, "has_callbacks", None)
+    else:
         monkeypatch.setattr(_traced, "equations_so_far", lambda _: None)
     f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
-    g = filter_jit(lambda x: x + 1)
     for x in (np.float32(1), np.ones(3)):
-        assert (f(x) == x).all() and (g(x) == x + 1).all()
+        assert (f(x) == x).all()
         with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
             f(-x)
-    assert len(looked) == (0 if is_kept else 4)
 
 
 def test_what_cannot_be_imported_says_why():

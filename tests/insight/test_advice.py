@@ -343,11 +343,8 @@ def a_name(jit):
     functions = {"sin": jnp.sin, "cos": jnp.cos, "none": lambda x: x}
     f = jit(lambda x, name: functions[name](x))
     g = jit(lambda x, i: jax.lax.switch(i, [*functions.values()], x))
-    return (
-        [f(X, name) for name in functions],
-        [g(X, jnp.asarray(i)) for i in range(3)],
-        (f, g),
-    )
+    out = [f(X, name) for name in functions]
+    return out, [g(X, jnp.asarray(i)) for i in range(3)], (f, g)
 
 
 @case("placement", "placement", "committed")

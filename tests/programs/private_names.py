@@ -90,7 +90,6 @@ def _refuse(module, refused):
         if name != refused:
             return others(name) if others else object.__getattribute__(module, name)
         frame = sys._getframe(1)
-        # From one that refuses another name, too.
         between = ("pkgutil", "importlib._bootstrap")
         while frame.f_code is get.__code__ or frame.f_globals["__name__"] in between:
             frame = frame.f_back
