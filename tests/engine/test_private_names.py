@@ -66,6 +66,7 @@ def test_an_equinox_that_flattens_fields_by_name():
 WAYS_DOWN = [
     ("from eqx_fastjit import _native; del _native.Plan", "python", "Python engine"),
     ("del jax.ShapeDtypeStruct", "equinox", "no attribute 'ShapeDtypeStruct'"),
+    ("jax.monitoring.register_scalar_listener = lambda _: 1 / 0", "equinox", "zero"),
 ]
 
 

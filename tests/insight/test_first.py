@@ -302,9 +302,7 @@ def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
     assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
 
 
-def test_a_loop_that_makes_layers_is_not_told():
-    """The model has a list of them, for which one array is no replacement."""
-
+def test_a_loop_that_makes_a_list_of_layers_is_not_told():
     def make(key):
         keys = jax.random.split(key, 4)
         return [eqx.nn.Linear(2, 2, key=k).weight for k in keys]
