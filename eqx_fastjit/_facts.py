@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from ._private import Tracer, try_resolve
+from ._private import config, Tracer, try_resolve
 
 
 # The most facts that are kept for those who ask later.
@@ -135,7 +135,6 @@ SETTINGS = (
 
 def current_settings() -> tuple[Any, ...]:
     """JAX's settings now."""
-    config = try_resolve("jax:config")
     return tuple([getattr(config, name, None) for name in SETTINGS])
 
 

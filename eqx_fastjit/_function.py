@@ -251,8 +251,7 @@ class Function:
             found = engine_module().find(self.table, signature)
             if found is None:
                 found, arrays = self.specialize(values, abstract=True)
-                # Types may have other readers now.
-                signature, _ = engine_module().read(values, True)
+                signature = found  # types may have other readers now
         except Exception as e:
             raise self.error_of_call(None, e, values)  # noqa: B904
         return signature, found, arrays

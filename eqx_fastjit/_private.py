@@ -4,7 +4,8 @@
 other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
 Each name is looked up by `resolve`, or its class is asked for it beforehand. Where one
 is not there, the caller gets `None` (or a stand-in) and does without. If there is no
-doing without it, that is an error of the import, never of a call.
+doing without it, that is an error of the import, never of a call: so other files import
+public names by themselves (`from jax import ...`) that only calls use.
 """
 
 import contextlib
@@ -42,9 +43,12 @@ flatten_one_level: Callable[[Any], Any] = resolve(
 ).flatten_one_level
 
 
+config: Any = try_resolve("jax:config")
+
+
 def is_jit_disabled() -> bool:
     """Whether this is under `jax.disable_jit()`."""
-    return getattr(try_resolve("jax:config"), "jax_disable_jit", False)
+    return getattr(config, "jax_disable_jit", False)
 
 
 @functools.cache  # its import takes a while

@@ -147,20 +147,17 @@ static int is_flattened(Walk *w, PyObject *x) {
     return found;
 }
 
-/* Reads a value that is no node, unless its class was registered as one since it was first
-read: of other objects a miss would tell, but equal ones are never missed. */
-static int read_leaf(Walk *w, const Type *type, PyObject *x) {
-    int is_late = may_be_equal(type) ? is_flattened(w, x) : 0;
-    if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
-    if (type->is_mutable) return read_mutable(w, type, x, type->read);
-    return type->read(w, type, x, 1);
-}
-
 /* Reads a value that the caller holds. */
 static inline int read_held(Walk *w, PyObject *x, int as_static) {
     const Type *type = type_of(w->state, x);
     if (type == NULL) return -1;
-    if (!as_static && !type->is_node) return read_leaf(w, type, x);
+    if (!as_static && !type->is_node) {
+        /* Unless its class was registered since it was first read: of other objects a miss
+        would tell, but equal ones are never missed. */
+        int is_late = may_be_equal(type) ? is_flattened(w, x) : 0;
+        if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
+        as_static = 1;
+    }
     if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, as_static);
 }

@@ -169,7 +169,7 @@ def finding_of(found: Diagnosis) -> Finding:
         attribute=parts[0].attribute,
         leaf=parts[0].leaf,
         what="; ".join(x.what for x in parts),
-        says=_headline(group, parts) + _in_all(found) + _with_same_results(found),
+        says=_headline(group, parts) + _together(found) + _with_same_results(found),
         fix=" ".join(f"({i}) {x.fix}" for i, x in enumerate(parts, 1)),
         edit="; ".join(dict.fromkeys(x.edit for x in parts if x.edit)),
         note=" ".join(dict.fromkeys(x.note for x in parts if x.note)),
@@ -218,7 +218,7 @@ def _is_other_data(root: Root) -> bool:
     return attribute_of(root) in _OTHER_DATA
 
 
-def _in_all(found: Diagnosis) -> str:
+def _together(found: Diagnosis) -> str:
     """What all edits save, if that is more than what each does, in words."""
     alone = sum(found.saved([x]).seconds for x in found.mended)
     seconds = found.total.seconds

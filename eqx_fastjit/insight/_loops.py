@@ -91,8 +91,11 @@ def is_in_loop(file: str, line: int) -> bool:
 def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
     """The loops that a path leads through, the outermost first; at which of its calls.
 
-    A loop around the definition of a function is none that its calls are in.
+    A loop around the definition of a function is none that its calls are in; nor is one
+    that calls a constructor: of a list of layers, say, an array is no replacement.
     """
+    makers = (i for i, x in enumerate(path) if "__init__" in x.function.split("."))
+    maker = max(makers, default=-1)
     out: dict[Place, int] = {}
     for level, frame in enumerate(path):
         if frame.instruction is None or not is_users(frame.file):
@@ -100,7 +103,7 @@ def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
         for line, start, end in _loops_in(frame.file):
             if frame.begins <= line and start <= frame.start and frame.end <= end:
                 out.setdefault(Place(frame.file, line, frame.function), level)
-    return out
+    return {place: level for place, level in out.items() if level > maker}
 
 
 def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
@@ -167,11 +170,7 @@ def _add(
     # gradient makes several equations of one, and other ones in the first iteration.
     times: dict[Any, dict[Any, dict[Any, int]]] = {}
     for e in scope.equations:
-        loops = {
-            place: level
-            for place, level in around(e.path).items()
-            if not _is_in_constructor(e.path[level:])
-        }
+        loops = around(e.path)
         for place in loops:
             members.setdefault(place, []).append(e)
         if loops:
@@ -183,11 +182,6 @@ def _add(
                 lines.setdefault(e.path, {})[equation] = counts[equation]
     for (place, _), lines in times.items():
         executed.setdefault(place, []).append(_times(lines.values()))
-
-
-def _is_in_constructor(path: tuple[Frame, ...]) -> bool:
-    """Whether a loop makes layers, say: of a list of them it is no array."""
-    return any("__init__" in x.function.split(".") for x in path)
 
 
 def _times(lines: Iterable[dict[Any, int]]) -> int:

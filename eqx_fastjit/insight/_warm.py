@@ -58,14 +58,15 @@ def warm_findings(
             own = [e for e in rest if function in map(_function_of, e.frames)]
         else:
             own = [e for e in rest if lines & {*e.frames}]
-        found = _warm(function[1], spots, _n_lengths(own))
+        n_lengths = _n_lengths(own)
+        found = _warm(function[1], spots, n_lengths)
         if found.line and (i := at.get(found.line[:2])) is not None:
             if found.saves >= limit:
                 told[i] = _with_warm(told[i], found)
             continue
         if found.saves < _OF_LIMIT * limit:
             continue  # what is compiled once, as of models that are made, is no loop's
-        found = _with_compilations(found, own)
+        found = _with_compilations(found, own, n_lengths)
         if found.saves >= limit:
             findings.append(found)
             rest = [e for e in rest if e not in own]
@@ -84,15 +85,15 @@ def _with_warm(finding: Finding, warm: Finding) -> Finding:
     )
 
 
-def _with_compilations(finding: Finding, own: Sequence[Event]) -> Finding:
-    """With what it has compiled, which is less as one program for each length.
+def _with_compilations(finding: Finding, own: Sequence[Event], n: int) -> Finding:
+    """With what it has compiled, which is less as one program for each of `n` lengths.
 
     That takes about as long as the operation that takes longest, and a quarter of what
     the others take.
     """
     if not own:
         return finding
-    n, seconds = _n_lengths(own), sum(e.seconds for e in own)
+    seconds = sum(e.seconds for e in own)
     longest = max(e.seconds for e in own)
     took = f"{show_seconds(seconds)} ({plural(len(own), 'compilation')})"
     lengths = ", and one program of them compiles for each length, too" * (n > 1)
