@@ -209,11 +209,13 @@ def placement_of(x: Any) -> Any:
     return x.sharding if getattr(x, "committed", False) else None
 
 
-# Empty without tools. A watcher has three methods, of which only the first may raise:
+# Empty without tools. A watcher has four methods, of which only two may raise:
 #
 # - `starting(fact, arguments, until)`: a Python function is about to be run.
 #   `arguments` gives its arguments by name, tracers in place of arrays; the exit stack
 #   `until` closes when it is compiled. An exception prevents the trace.
+# - `compiling(fact)`: its program is about to be lowered or compiled, or has been. The
+#   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
 # - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives
 #   the arguments of the call by name, unless they are gone, or are still those tracers.
 # - `outside(stage, seconds, name)`: `jax.jit` itself, or an operation outside of it.
@@ -390,8 +392,9 @@ def _compiling() -> _Open | None:
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
     """As lowering begins, which may warn of buffers that cannot be donated."""
-    if STAGES.get(event) in ("lower", "compile"):
-        _compiling()
+    if STAGES.get(event) in ("lower", "compile") and (opened := _compiling()):
+        for watcher in tuple(watchers):
+            watcher.compiling(opened.fact)
 
 
 def _on_event(event: str, **_: Any) -> None:
@@ -407,6 +410,8 @@ def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     if opened is not None:
         spent = getattr(opened.fact, stage)
         setattr(opened.fact, stage, spent + duration_secs)
+        for watcher in tuple(watchers):  # versions of JAX do not tell of the beginning
+            watcher.compiling(opened.fact)
     elif stage != "trace" or _engine.active() is None:
         for watcher in tuple(watchers):
             watcher.outside(stage, duration_secs, told.get("fun_name", ""))

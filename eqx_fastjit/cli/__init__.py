@@ -16,7 +16,8 @@ from typing import Any
 
 import eqx_fastjit
 
-from ._script import INTERRUPTED, run
+from ._cache import use_cache, with_directory
+from ._script import INTERRUPTED, run as run_program
 
 
 class CommandError(Exception):
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
     """
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(with_directory(sys.argv[1:] if argv is None else argv))
     if options.version:
         return _print_versions()
     if options.command is None:
@@ -74,32 +75,38 @@ def _parser() -> argparse.ArgumentParser:
         **flag,
         help="calls return before the device has finished, as with jax.jit",
     )
+    program.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="keep what is compiled for later runs, in DIR or the user's cache folder",
+    )
     commands.add_parser(
         "run", parents=[program], help="run a program with eqx_fastjit's filter_jit"
     )
     doctor = commands.add_parser(
         "doctor",
         parents=[program],
-        help="run a program, and report why it compiled; or read event files",
+        help="run a program, and report why it compiled; or read an event file",
         description="Run a program as `run` does, and when it ends, report to stderr "
         "what was compiled and why, the lines responsible, and how to fix them. SCRIPT "
         "may also be a FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while "
-        "it grows; of two such files, report what the second compiled more, or less.",
+        "it grows.",
     )
     doctor.add_argument("--json", **file, help="write the report as JSON")
     doctor.add_argument("--html", **file, help="write the report as a page")
     doctor.add_argument("--verbose", **flag, help="report everything")
     doctor.add_argument(
         "--fail-on",
-        choices=("any", "new", "more"),
-        help="exit with 1 if there is any finding; of two event files, if anything is "
-        "compiled more often than before, or anew",
+        choices=("any",),
+        help="exit with 1 if there is any finding",
     )
     commands.add_parser(
         "profile",
         parents=[program],
         help="profile the functions that a program calls; report to stderr",
     )
+    rule = commands.add_parser("rule", help="explain a rule of the doctor")
+    rule.add_argument("name", nargs="?", metavar="NAME")
     export = commands.add_parser("export", help="trace a function, and save it")
     export.add_argument("function", metavar="MODULE:FUNCTION")
     export.add_argument(
@@ -146,19 +153,24 @@ def _need(package: str, extra: str) -> None:
 # --- commands that run a program ------------------------------------------------------
 
 
+def run(options: argparse.Namespace) -> int:
+    """Run a program."""
+    if options.cache is not None:
+        use_cache(options.cache)
+    return run_program(options)
+
+
 def doctor(options: argparse.Namespace) -> int:
-    """Report on a program, or on event files."""
+    """Report on a program, or on an event file."""
     _need("rich", "insight")
     if options.html:
         _need("jinja2", "insight")
     name, *others = options.program
     is_file = name.endswith(".jsonl") and not options.is_module
     if is_file and others:
-        return _compare(options)
-    if options.fail_on in ("new", "more"):
-        raise CommandError(
-            f"--fail-on {options.fail_on}: expected two event files, OLD and NEW"
-        )
+        raise CommandError("expected one event file. Options come before it")
+    if options.cache is not None:
+        use_cache(options.cache)
     if is_file:
         from eqx_fastjit.insight import _file, _report
 
@@ -168,11 +180,11 @@ def doctor(options: argparse.Namespace) -> int:
 
         watch = Watch()
         _report_on_signal()
-        ours = {"--async", "--fail-on", "--html", "--json", "--verbose"}
+        ours = {"--async", "--cache", "--fail-on", "--html", "--json", "--verbose"}
         if late := ours & {*others}:
             note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
             watch.notes.append(note)
-        code = run(options, watch.jax_imported, watch.imported)
+        code = run_program(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _text
@@ -184,7 +196,7 @@ def doctor(options: argparse.Namespace) -> int:
 
         options.html.write_text(_page.page(report), encoding="utf-8")
     sys.stdout.flush()  # what the program has printed comes first
-    _text.write_text(report, sys.stderr, options.verbose, keep=not is_file)
+    _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
 
 
@@ -200,35 +212,38 @@ def _report_on_signal() -> None:
         signal.signal(number, on_signal)
 
 
-def _compare(options: argparse.Namespace) -> int:
-    if len(options.program) != 2 or options.html:
-        raise CommandError(
-            "expected one event file, or two with no other options than --json and "
-            "--fail-on. Options come first"
-        )
-    from eqx_fastjit.insight import _compare as comparison, _file
-
-    old, new = map(_file.read, options.program)
-    found = comparison.compare_runs(old, new)
-    print("\n".join(comparison.comparison_lines(found)), file=sys.stderr)
-    if options.json:
-        _file.write_json(options.json, {"found": found})
-    statuses = {x.status for x in found if x.is_worse}
-    if options.fail_on == "more":
-        statuses.discard("new")
-    return int(options.fail_on is not None and bool(statuses))
-
-
 def profile(options: argparse.Namespace) -> int:
     """Profile a program's functions."""
     _need("pyinstrument", "profile")
     from eqx_fastjit.insight._program import ProgramProfile
 
+    if options.cache is not None:
+        use_cache(options.cache)
     watched = ProgramProfile()
-    code = run(options, watched.begin)
+    code = run_program(options, watched.begin)
     sys.stdout.flush()
     print(watched.report(), file=sys.stderr)
     return code
+
+
+def rule(options: argparse.Namespace) -> int:
+    """Print the section of a rule, or the names of all."""
+    from eqx_fastjit.insight._sections import sections
+
+    if options.name is None:
+        print("\n".join(sections()))
+        return 0
+    if options.name not in sections():
+        raise CommandError(f"no rule {options.name!r}: `eqx-fastjit rule` lists them")
+    text = f"# {options.name}\n\n{sections()[options.name]}"
+    if importlib.util.find_spec("rich") is None:
+        print(text)
+        return 0
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text, code_theme="ansi_light"))
+    return 0
 
 
 # --- exported functions ---------------------------------------------------------------
@@ -267,4 +282,4 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {x.__name__: x for x in (run, doctor, profile, export, show)}
+_COMMANDS = {x.__name__: x for x in (run, doctor, profile, rule, export, show)}

@@ -9,7 +9,6 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from ._causes import Finding as Finding
     from ._doctor import (
         doctor as doctor,
         DoctorReport as DoctorReport,
@@ -23,14 +22,16 @@ if TYPE_CHECKING:
     )
     from ._inspect import inspect as inspect
     from ._profile import profile as profile
+    from ._rules import Part as Part, Row as Row
 
 # Where the public names are.
 _HOMES = {
     "DoctorReport": "_doctor",
     "Explanation": "_explain",
-    "Finding": "_causes",
+    "Part": "_rules",
     "RetraceError": "_guard",
     "RetraceWarning": "_guard",
+    "Row": "_rules",
     "doctor": "_doctor",
     "explain": "_explain",
     "guard": "_guard",

@@ -292,8 +292,6 @@ class Use:
     ahead: float
     # Of the calls, before anything is computed.
     dispatch: float
-    # Of operations of JAX outside of jit.
-    operations: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -307,12 +305,9 @@ class Use:
         """The share of the time that the device waited for Python."""
         return 1 - self.busy / self.seconds if self.seconds else 0.0
 
-    def saved_by_running_ahead(self, elsewhere: float = 0.0) -> float:
-        """Seconds that not one wait would save, at most.
-
-        `elsewhere`: those of the idle device that other edits save.
-        """
-        return min(self.ahead, self.seconds - self.busy - elsewhere)
+    def saved_by_running_ahead(self) -> float:
+        """Seconds that not one wait would save, at most."""
+        return min(self.ahead, self.seconds - self.busy)
 
     def __str__(self) -> str:
         """Whether dispatch matters, in a sentence."""
@@ -332,8 +327,6 @@ class Use:
             by_calls = 2 * self.by_calls > self.waited
             most = f", by {show_seconds(ahead)} at most"
             reasons.append((_CALLS_BLOCK if by_calls else _READS) + most)
-        if self.operations >= _REASON * idle:
-            reasons.append("operations outside of jit are dispatched one by one")
         if not reasons:
             reasons.append("Python does something else between the calls")
         return (

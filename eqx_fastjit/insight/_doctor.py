@@ -5,11 +5,10 @@ import io
 import threading
 from typing import Any
 
-from ._causes import Finding
 from ._events import history
 from ._file import as_json, cache_directory, Run
-from ._programs import add_programs
 from ._report import make_report, Report
+from ._rules import Row
 from ._shown import Shown
 from ._text import write_text
 from ._watch import Watch, watching
@@ -25,8 +24,13 @@ class DoctorReport(Shown):
         self._report = report
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What can be mended, what saves most first. Empty if nothing can."""
+    def rows(self) -> tuple[Row, ...]:
+        """What costs, by what can be saved of it. What makes results wrong is first."""
+        return self._made().rows
+
+    @property
+    def findings(self) -> tuple[Row, ...]:
+        """The rows that save something in this run. Empty if nothing can be mended."""
         return self._made().findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,7 +47,7 @@ class DoctorReport(Shown):
         return page(self._made())
 
     def text(self, *, verbose: bool = False) -> str:
-        """The report as text. `verbose` shows what does not fit 60 lines."""
+        """The report as text. `verbose` shows every row, edit and compilation."""
         out = io.StringIO()
         write_text(self._made(), out, verbose)
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip()
@@ -74,6 +78,8 @@ class doctor(contextlib.AbstractContextManager[DoctorReport]):
     **Arguments:**
 
     - `name`: what the report calls the block.
+    - `least`: the seconds below which nothing has a row. By default 0.1, or a hundredth
+        of the seconds of a longer run.
 
     **Returns:**
 
@@ -95,8 +101,9 @@ class doctor(contextlib.AbstractContextManager[DoctorReport]):
         ```
     """
 
-    def __init__(self, name: str = "this block"):
+    def __init__(self, name: str = "this block", *, least: float | None = None):
         self._name = name
+        self._least = least
         self._watch: Watch | None = None
 
     def __enter__(self) -> DoctorReport:
@@ -117,7 +124,7 @@ class doctor(contextlib.AbstractContextManager[DoctorReport]):
             made = _up_to_now()
         else:
             self._watch.stop()
-            made = self._watch.report(self._name, exit_code=0)
+            made = self._watch.report(self._name, 0, self._least)
             self._watch = None
         self._result._report = made  # pyright: ignore[reportPrivateUsage]
 
@@ -139,7 +146,6 @@ def _up_to_now() -> Report:
     if (current := watching()) is not None:
         return current.report(name, exit_code=None)
     events = history()
-    add_programs(events)
     started = min((e.started for e in events), default=0.0)
     ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
     run = Run(name, started, ended - started, None, cache_directory(), events)

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import os
-import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,12 +10,9 @@ import jax
 
 from eqx_fastjit import _traced
 from eqx_fastjit._blocking import jaxprs_in, opened
-from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import is_users, Place
 
-from ._describe import Leaf
-from ._events import Event
-from ._private import jaxpr_in_jit, raw_frames
+from ._private import raw_frames
 
 
 # JAX and this library: their frames are none of the user's calls.
@@ -126,32 +122,6 @@ class Scope:
 
         visit(self)
         return list(found.values())
-
-
-def trace_of(event: Event, specialization: Any = None) -> Any:
-    """JAX's trace of an event, or what has the jaxpr of it; `None` if that is gone.
-
-    By default, of what has just been compiled. What is only a part of another function
-    is never lowered by itself.
-    """
-    if event.is_outside:
-        jaxpr = jaxpr_in_jit()
-        return None if jaxpr is None else types.SimpleNamespace(jaxpr=jaxpr)
-    specialization = specialization or engine_module().active()
-    if specialization is None or not (event.traced and event.compile):
-        return None
-    try:
-        arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
-        return _traced.kept_trace(specialization.jitted, arrays)
-    except (LookupError, TypeError, ValueError):
-        return None  # or the arguments have no such description
-
-
-def _struct(leaf: Leaf) -> Any:
-    dtype: Any = leaf.dtype
-    if dtype.startswith("key<"):  # of the default kind
-        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
-    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)
 
 
 def read_jaxpr(jaxpr: Any) -> Scope:

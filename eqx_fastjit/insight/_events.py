@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from eqx_fastjit import _facts
+from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
 from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import engine_module
@@ -31,6 +31,7 @@ from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
 from ._describe import Cause, compare, describe, Leaf, number_of, Reason
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
+from ._programs import Program, program_of
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -40,8 +41,8 @@ class Event(Fact):
     # The leaves, nodes and statics of the call, in order, and JAX's settings.
     signature: tuple[Leaf, ...] = ()
     reason: Reason = field(default_factory=Reason)
-    # Digests of what was traced, of a run that is watched by the doctor, or in a file.
-    program: tuple[str, ...] = ()
+    # What was traced, if it is known.
+    program: Program | None = None
     # Whether its reason is not known: the arguments of this call, or of all earlier
     # calls, are gone. Never of an event that was watched from the beginning.
     gone: bool = False
@@ -78,7 +79,8 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
     for fact in facts:
         earlier = before[fact.function.key()]
         if fact not in _described:
-            _described[fact] = _event_of(fact, earlier)
+            event = _described[fact] = _event_of(fact, earlier)
+            event.program = program_of(_kept_jaxpr(event))
         out.append(_described[fact])
         earlier.append(fact)
     return out
@@ -88,6 +90,7 @@ def watch(
     observer: Callable[[Event], None] | None = None,
     *,
     starting: Callable[[Event], None] | None = None,
+    compiling: Callable[[Event], None] | None = None,
 ) -> None:
     """From now on, describe each event as it happens, and tell an observer of it.
 
@@ -97,32 +100,42 @@ def watch(
         that is printed, and it is not called again.
     - `starting`: called with an event whose Python function is about to be run; its
         reason is known, its seconds are not. An exception ends the call.
+    - `compiling`: called with an event whose program is about to be compiled, and is
+        known. An exception ends the call.
     """
     if observer is not None:
         _observers.append(observer)
     if starting is not None:
         _starting.append(starting)
+    if compiling is not None:
+        _compiling.append(compiling)
     if _tools not in _facts.watchers:
         _facts.watchers.append(_tools)
 
 
 def unwatch(observer: Callable[[Event], None]) -> None:
     """Tell an observer of nothing any more, whatever it was told of."""
-    for told in (_observers, _starting):
+    for told in (_observers, _starting, _compiling):
         with contextlib.suppress(ValueError):
             told.remove(observer)
-    if not _observers and not _starting:
+    if not (_observers or _starting or _compiling):
         with contextlib.suppress(ValueError):
             _facts.watchers.remove(_tools)
 
 
 def is_watched(observer: Callable[[Event], None]) -> bool:
     """Whether an observer is told of events."""
-    return observer in _observers or observer in _starting
+    return observer in (*_observers, *_starting, *_compiling)
 
 
 _observers: list[Callable[[Event], None]] = []
 _starting: list[Callable[[Event], None]] = []
+_compiling: list[Callable[[Event], None]] = []
+
+
+def jaxpr_of(event: Event) -> Any:
+    """What was traced for an event of which observers are being told, or `None`."""
+    return jaxpr_in_jit() if event.is_outside else _here.jaxprs.get(event.number)
 
 
 # --- from a fact to an event ----------------------------------------------------------
@@ -187,6 +200,24 @@ def _function_of(fact: Fact) -> tuple[str, Any] | None:
     return None if fun is None else (fact.function.name, fun)
 
 
+def _kept_jaxpr(event: Event) -> Any:
+    """What was traced for an event that nobody watched, if JAX still has it."""
+    specialization = event.specialization()
+    if specialization is None or not (event.traced and event.compile):
+        return None
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        arrays = [_struct(x) for x in event.signature if x.kind == "array"]
+        return _traced.kept_trace(specialization.jitted, arrays).jaxpr
+    return None
+
+
+def _struct(leaf: Leaf) -> Any:
+    dtype: Any = leaf.dtype
+    if dtype.startswith("key<"):  # of the default kind
+        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)
+
+
 class _Tools:
     """The watcher that the engine has while there are observers."""
 
@@ -194,7 +225,7 @@ class _Tools:
         self, fact: Fact, arguments: Callable[[], Any], until: contextlib.ExitStack
     ) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
-        if _starting or is_profiling():
+        if _starting or _compiling or is_profiling():
             event = self._describe(fact, arguments)
             # So that XProf shows why.
             name = f"compile {fact.function.name}: {event.cause.value}"
@@ -204,11 +235,25 @@ class _Tools:
         elif _facts.pending.get(threading.get_ident()) is not fact:
             self._read(fact, arguments)  # a part of another one ends without arguments
 
+    def compiling(self, fact: Fact) -> None:
+        """Keep its jaxpr, which may be one that JAX had, until it is complete."""
+        if fact.number in _here.jaxprs:
+            return
+        _here.jaxprs[fact.number] = jaxpr_in_jit()
+        if _compiling:
+            event = self._describe(fact, None)
+            for observer in tuple(_compiling):
+                observer(event)
+
     def complete(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
         """Describe it again, by its arrays."""
         if fact.inside is None and fact.is_part and not fact.ahead:
             _here.nested += _spent(fact)  # of a trace of `jax.jit`
-        _tell(self._describe(fact, arguments))
+        event = self._describe(fact, arguments)
+        try:
+            _tell(event)
+        finally:
+            _here.jaxprs.pop(fact.number, None)
 
     def outside(self, stage: str, seconds: float, name: str) -> None:
         """Make an event of it when it is compiled."""
@@ -238,6 +283,7 @@ class _Tools:
                 event.signature = _signature_in_jit(name, fun)
             reason = compare(event, tuple(_of_jit))
             event.reason, event.gone = reason or Reason(), reason is None
+            event.program = program_of(jaxpr_in_jit())
             _of_jit.append(event)
         if (around := _facts.tracing_now()) is not None:
             event.inside = around.number
@@ -247,6 +293,7 @@ class _Tools:
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
         before = self._read(fact, arguments)
         event = _described[fact] = _event_of(fact, before)
+        event.program = program_of(_here.jaxprs.get(fact.number))
         return event
 
     def _read(self, fact: Fact, arguments: Callable[[], Any] | None) -> list[Fact]:
@@ -290,6 +337,8 @@ class _Here(threading.local):
         # part of them that has events.
         self.pending: dict[Any, float] = collections.defaultdict(float)
         self.nested = 0.0
+        # Of facts that are not complete yet, by their numbers.
+        self.jaxprs: dict[int, Any] = {}
 
 
 _here = _Here()

@@ -28,13 +28,12 @@ import jax
 from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Leaf
-from ._equations import trace_of
 from ._events import Event, watch
-from ._programs import program_of
+from ._rules import Part, Row
 from ._words import show_place, show_seconds
 
 
-VERSION = 3
+VERSION = 4
 
 _NO_WAITS = "An event file has no imports and no waits: run `doctor SCRIPT` for them."
 
@@ -58,17 +57,16 @@ class Run:
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
     events: Sequence[Event]
-    # What a file does not have: imports, waits, where else the main thread was, globals
-    # that are stale, what was seen in the traces of events, by their numbers, what the
-    # device did, and how many compiled programs JAX held at the end, with the bytes of
-    # their code.
+    # What a file does not have: what the process had compiled before, imports, waits,
+    # globals that are stale, what was seen in the programs of events, by their numbers,
+    # what the device did, and the seconds of all threads on the CPU.
+    before: Sequence[Event] = ()
     imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
-    spots: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
     device: Any = None
-    held: tuple[int, int] = (0, 0)
+    cpu_seconds: float = 0.0
     # What could not be seen.
     notes: Sequence[str] = ()
 
@@ -95,7 +93,6 @@ class Writer:
         atexit.register(self._end)
 
     def _write_event(self, event: Event) -> None:
-        event = dataclasses.replace(event, program=program_of(trace_of(event)))
         self._write({"type": "compile", **as_json(event)})
 
     def _write_start(self, event: Event) -> None:
@@ -170,7 +167,10 @@ def as_json(x: Any) -> Any:
     elif dataclasses.is_dataclass(x):
         names = [f.name for f in dataclasses.fields(x)]
         left_out = _ONLY_HERE if isinstance(x, Event) else ()
+        is_row = isinstance(x, Row | Part)  # what is not known of it is absent
         x = {name: getattr(x, name) for name in names if name not in left_out}
+        if is_row:
+            x = {k: v for k, v in x.items() if v and k != "gain"}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):

@@ -1,4 +1,4 @@
-"""`guard`: an error or a warning when a function is traced too often."""
+"""`guard`: an error or a warning when a function is traced in vain, or too often."""
 
 import collections
 import contextlib
@@ -10,14 +10,15 @@ from typing import Any
 from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
-from ._events import Event, unwatch, watch
-from ._explain import explain_event
-from ._why import title_of
-from ._words import plural
+from ._diagnosis import same_program_again
+from ._events import Event, history, unwatch, watch
+from ._lines import part_text
+from ._why import line_of, show_difference, title_of, why
+from ._words import plural, show_place
 
 
 class RetraceError(RuntimeError):
-    """A function was traced more often than a guard allows."""
+    """A function was traced to a program that it had, or too often for a guard."""
 
 
 class RetraceWarning(UserWarning):
@@ -25,30 +26,32 @@ class RetraceWarning(UserWarning):
 
 
 class guard(contextlib.ContextDecorator):
-    """Raise an error at a call that traces too often.
+    """Raise an error at a call that compiles a program that the function had.
 
-    This is a context manager, `with guard(step, max_traces=1): ...`, and a decorator,
-    for which each call of the decorated function is one context. It applies to the
-    thread that entered it.
+    This is a context manager, `with guard(step): ...`, and a decorator, for which each
+    call of the decorated function is one context. It applies to the thread that
+    entered it.
 
     **Arguments:**
 
     - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. The guard only
         applies to this function, which is called as before.
-    - `max_traces`: how often each jitted function may be traced. `0` asserts that
-        everything has been called before. Functions created by the same line (a lambda
-        in a loop) count as one.
-    - `warn`: issue a `RetraceWarning` for each trace over the limit, rather than an
-        error.
+    - `max_traces`: raise an error if a jitted function is traced more often, whatever
+        for. `0` asserts that everything has been called before. Functions created by
+        the same line (a lambda in a loop) count as one.
+    - `warn`: issue a `RetraceWarning` for each, rather than an error.
 
-    Raises `RetraceError` with an explanation before the function is traced, so that it
-    can be called again later. Raises `ValueError` if `max_traces` is not a number of
-    traces, and `TypeError` if `f` was not wrapped by `eqx_fastjit`.
+    Raises `RetraceError` with the doctor's row before the program is compiled, or with
+    `max_traces` before the function is traced, so that it can be called again later.
+    Raises `ValueError` if `max_traces` is not a number of traces, and `TypeError` if
+    `f` was not wrapped by `eqx_fastjit`.
     """
 
-    def __init__(self, f: Any = None, /, *, max_traces: int, warn: bool = False):
+    def __init__(
+        self, f: Any = None, /, *, max_traces: int | None = None, warn: bool = False
+    ):
         limit: Any = max_traces
-        if not (isinstance(limit, int) and limit >= 0):
+        if limit is not None and not (isinstance(limit, int) and limit >= 0):
             raise ValueError(f"guard(max_traces={limit!r}): expected 0 or more.")
         self._key = None if f is None else _key(jitted_function(f).info)
         self._limit = max_traces
@@ -62,25 +65,48 @@ class guard(contextlib.ContextDecorator):
     def __enter__(self) -> "guard":
         self._counts = collections.Counter[Any]()
         self._token = _active.set((*_active.get(), self))
-        watch(starting=self._starting)
+        if self._limit is None:
+            watch(compiling=self._compiling)
+        else:
+            watch(starting=self._starting)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        unwatch(self._starting)
+        unwatch(self._compiling if self._limit is None else self._starting)
         _active.reset(self._token)
+
+    def _is_mine(self, event: Event) -> bool:
+        return self._key in (None, _key(event.function)) and self in _active.get()
+
+    def _compiling(self, event: Event) -> None:
+        """Compare a program that is about to be compiled with those before it."""
+        if not self._is_mine(event):
+            return
+        parts = same_program_again(event, history(event.function))
+        if parts is not None:
+            text = "".join(f"\n  {part_text(x)}" for x in parts)
+            title = title_of(event.function)
+            self._say(event, f"{title} is compiled for a program that it had:{text}")
 
     def _starting(self, event: Event) -> None:
         """Count a trace that is about to begin."""
         key = _key(event.function)
-        if self._key not in (None, key) or self not in _active.get():
+        if not self._is_mine(event) or self._limit is None:
             return
         self._counts[key] += 1
-        if self._counts[key] <= self._limit:
-            return
-        message = (
-            f"{title_of(event.function)} may be traced at most "
-            f"{plural(self._limit, 'time')} here.\n{explain_event(event)}"
-        )
+        if self._counts[key] > self._limit:
+            found = map(show_difference, event.reason.differences)
+            text = "".join(f"\n  {x.replace('`', '')}" for x in found)
+            limit = plural(self._limit, "time")
+            title = title_of(event.function)
+            where = show_place(line_of(event))
+            self._say(
+                event,
+                f"{title} may be traced at most {limit} here.\n"
+                f"  {why(event)}, at {where}{text}",
+            )
+
+    def _say(self, event: Event, message: str) -> None:
         if not self._warn:
             raise RetraceError(message)
         file, line = event.frames[0][:2] if event.frames else ("<unknown>", 1)

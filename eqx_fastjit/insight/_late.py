@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from eqx_fastjit import _facts
 
@@ -12,7 +13,7 @@ from ._why import title_of
 from ._words import show_seconds
 
 
-# Seconds after which something is said for the first time; each time it is twice that.
+# Seconds after which it is said, once for each function.
 _LATE = 30.0
 # How often it is looked for.
 _INTERVAL = 1.0
@@ -36,13 +37,14 @@ class SaysWhatIsLate:
         atexit.unregister(self.stop)
 
     def _run(self) -> None:
-        said: dict[int, float] = {}
+        said: set[Any] = set()
         while not self._over.wait(_INTERVAL):
             for fact in list(_facts.pending.values()):
                 seconds = time.time() - fact.started
-                if seconds < said.get(fact.number, _LATE) or self._over.is_set():
+                key = fact.function.key()
+                if seconds < _LATE or key in said or self._over.is_set():
                     continue
-                said[fact.number] = 2 * seconds
+                said.add(key)
                 title, took = title_of(fact.function), show_seconds(round(seconds))
                 with contextlib.suppress(Exception):  # of the program's own stderr
                     self._say(f"still compiling {title}, {took}")

@@ -5,9 +5,12 @@ which line of the program, why, which leaf was not as before, and how long it to
 takes long has a line while it is being compiled.
 """
 
+import collections
 import logging
 import os
+from collections.abc import Iterable
 
+from ._diagnosis import same_program_again
 from ._events import Event, watch
 from ._file import Writer
 from ._late import SaysWhatIsLate
@@ -18,8 +21,9 @@ from ._words import listed, show_chain, show_seconds
 logger = logging.getLogger("eqx_fastjit")
 
 _VARIABLE = "EQX_FASTJIT_LOG"
-# Differences that are shown in a line.
+# Differences that are shown in a line, and events that later ones are compared with.
 _SHOWN = 3
+_seen: collections.deque[Event] = collections.deque(maxlen=1000)
 
 
 def log_from_environment() -> None:
@@ -51,22 +55,28 @@ def log_from_environment() -> None:
 
 def _on_event(event: Event) -> None:
     if event.failed or event.compile:
-        logger.info("%s", log_line(event))
+        # What `jax.jit` compiles is not in the history of this library.
+        _seen.append(event)
+        logger.info("%s", log_line(event, _seen))
 
 
-def log_line(event: Event) -> str:
+def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
     """A compilation in a line."""
     name = title_of(event.function)
+    found = listed(map(show_difference, event.reason.differences), _SHOWN)
+    reason = f"{why(event)}" + (f": {found}" if found else "")
     if event.failed:
         ended = "was interrupted" if event.interrupted else "failed"
         text = f"tracing {name} {ended} after {show_seconds(event.trace)}"
     else:
+        parts = None if is_operation(event) else same_program_again(event, earlier)
         again = "" if is_first(event) or is_operation(event) else " again"
+        if parts is not None:
+            name, again = f"the same program of {name}", " again"
+            reason = listed((f"{x.what} [{x.rule}]" for x in parts), _SHOWN) or reason
         ahead = " ahead of time" if event.ahead else ""
-        parts = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
-        parts += ["read from the persistent cache"] * event.cached
-        cost = f"{show_seconds(event.seconds)} ({', '.join(parts)})"
+        stages = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
+        stages += ["read from the persistent cache"] * event.cached
+        cost = f"{show_seconds(event.seconds)} ({', '.join(stages)})"
         text = f"compiled {name}{again}{ahead} in {cost}"
-    text += f", called at {show_chain(event.frames)}"
-    found = listed(map(show_difference, event.reason.differences), _SHOWN)
-    return f"{text}: {why(event)}" + (f": {found}" if found else "")
+    return f"{text}, called at {show_chain(event.frames)}: {reason}"

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import linecache
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,6 @@ from eqx_fastjit._blocking import jaxprs_in
 from eqx_fastjit._facts import is_users, Place
 
 from ._equations import Equation, Frame, Scope, TREE_MAP
-from ._source import nodes_of
 
 
 # A loop with fewer iterations is not reported.
@@ -65,7 +65,13 @@ class _Loop(NamedTuple):
 def _loops_in(file: str) -> list[_Loop]:
     """The loops in a file, outer ones first."""
     loops: list[_Loop] = []
-    for node in nodes_of(file):
+    source = "".join(linecache.getlines(file))
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    # Of code that is nested too deeply for the parser; or of no Python.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    for node in nodes:
         match node:
             case ast.For():
                 first, last = node.body[0], node.body[-1]
@@ -81,11 +87,6 @@ def _loops_in(file: str) -> list[_Loop]:
         end = last.end_lineno or last.lineno, last.end_col_offset or 0
         loops.append(_Loop(node.lineno, start, end))
     return sorted(loops, key=lambda loop: loop.start)
-
-
-def is_in_loop(file: str, line: int) -> bool:
-    """Whether a line runs once in each iteration of a loop of its file."""
-    return any(x.start[0] <= line <= x.end[0] for x in _loops_in(file))
 
 
 def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:

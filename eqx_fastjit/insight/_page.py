@@ -1,15 +1,15 @@
 """The report as one HTML page, by jinja2, which escapes every text."""
 
 import functools
-import re
 
 import jinja2
-from markupsafe import escape, Markup
+from markupsafe import escape
 
-from ._report import footer, headline, Report
-from ._source import source_line
+from ._lines import part_text
+from ._report import headline, Report
+from ._sections import section_of
 from ._why import name_of, show_difference, why
-from ._words import show_chain, show_place, show_seconds
+from ._words import show_chain, show_place, show_seconds, source_line
 
 
 @functools.cache
@@ -25,31 +25,24 @@ def _environment() -> jinja2.Environment:
         seconds=show_seconds,
         place=show_place,
         chain=show_chain,
-        prose=_prose,
         difference=show_difference,
         name=name_of,
         why=why,
+        source=source_line,
+        section=section_of,
+        part=part_text,
     )
     return environment
 
 
 def page(report: Report) -> str:
     """The page, which loads nothing."""
-    notes = {""}
-
-    def is_new(note: str) -> bool:
-        """Whether it has not been said."""
-        was_said = note in notes
-        notes.add(note)
-        return not was_said
-
+    rules = dict.fromkeys(part.rule for row in report.rows for part in row.parts)
     template = _environment().get_template("report.html")
     return template.render(
         report=report,
         headline=headline(report),
-        footer=footer(report),
-        source=source_line,
-        first_note=is_new,
+        rules=list(rules),
         share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
 
@@ -65,13 +58,3 @@ def in_notebook(html: str) -> str:
     fit = "this.style.height=this.contentDocument.documentElement.scrollHeight+'px'"
     style = "width:100%;height:30em;border:0;color-scheme:light dark"
     return f'<iframe srcdoc="{escape(html)}" style="{style}" onload="{fit}"></iframe>'
-
-
-def _prose(text: str) -> Markup:
-    """A text with what is between backticks as code."""
-    parts = re.split(r"`([^`]+)`", text)
-    pieces = [
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
-        for i, part in enumerate(parts)
-    ]
-    return Markup("").join(pieces)

@@ -102,15 +102,6 @@ def _local_in_jit(name: str, beside: str = "") -> Any:
     return None
 
 
-def programs_held() -> tuple[int, int]:
-    """How many compiled programs JAX holds, and the bytes of their code if it says."""
-    try:
-        programs: Any = jax.devices()[0].client.live_executables()
-        return len(programs), sum(x.size_of_generated_code_in_bytes() for x in programs)
-    except Exception:  # of a backend, or another version
-        return 0, 0
-
-
 def keeps_callbacks() -> bool:
     """Whether JAX's persistent cache keeps programs that call back into Python."""
     write: Any = try_resolve("jax._src.compiler:_cache_write")

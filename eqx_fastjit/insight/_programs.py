@@ -1,172 +1,128 @@
-"""What traces tell of what changes: whether a number that is static could be an array.
+"""Programs: what was traced, so that two compilations can be told to be of the same.
 
-Traces that are equal but for literals do not depend on the number otherwise. If shapes
-or the number of operations follow it, it has to stay static. And what a call is given
-is carried from call to call if the one before has returned an array of that shape.
+A *program* is a jaxpr but for what could have been an argument: scalar literals,
+captured constants and weak types do not count. Two compilations of the same program
+differ in nothing that had to be static. Programs of the same *kinds* of operations
+differ in shapes, in dtypes, or in how often a Python loop ran.
 """
 
-import collections
 import hashlib
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-import jax
-
-from eqx_fastjit import _facts
 from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._texts import show_array
 
-from ._equations import trace_of
-from ._events import Event
+
+class Program(NamedTuple):
+    """What was traced, in digests, which other processes can compare."""
+
+    # Of equations, wiring, options and avals.
+    same: str
+    # Of the kinds of its operations, whatever their shapes, and however many.
+    kinds: str
+    # How many operations it has; and the arrays that it returns, as `float32[5]`.
+    size: int
+    returns: tuple[str, ...] = ()
+    # Numbers in it that are literals, each once.
+    literals: tuple[str, ...] = ()
 
 
-# Digests: of operations and the shapes of what they compute; with their options, and
-# what is passed from one to another; and with literals. Then what is returned; a digest
-# of the operations and shapes, however often each is there; and how many are executed.
-_SHAPES, _OPTIONS, _LITERALS, _RESULTS, _KINDS, _COUNT = range(6)
+# What other shapes and dtypes need beside the operations of a program: conversions and
+# broadcasts; and calls, whose operations count by themselves.
+_ASIDE = frozenset(
+    {
+        *("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "copy"),
+        *("copy_p", "stop_gradient", "pjit", "jit", "closed_call", "core_call"),
+        *("custom_jvp_call", "custom_vjp_call"),
+    }
+)
+# Literals of a program that are kept.
+_MAX_LITERALS = 200
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# Values of arrays that are compared; of larger ones only which they are.
-_MOST_VALUES = 64
 
 
-def program_of(trace: Any) -> tuple[str, ...]:
-    """What was traced, in digests; empty if it is not known."""
+def program_of(jaxpr: Any) -> Program | None:
+    """The program of a jaxpr; `None` if that is not known."""
+    if jaxpr is None:
+        return None
     try:
-        return () if trace is None else _Digest().of(trace.jaxpr)
+        reader = _Reader()
+        text, kinds = reader.read(jaxpr)
     except Exception:  # of an option of another library's primitive, say
-        return ()
+        return None
+    avals = [v.aval for v in opened(jaxpr).outvars]
+    returns = [show_array(x.shape, str(x.dtype)) for x in avals if hasattr(x, "dtype")]
+    literals = tuple(list(reader.literals)[:_MAX_LITERALS])
+    return Program(
+        text, _digest(sorted(kinds)), kinds.total(), tuple(returns), literals
+    )
 
 
-def add_programs(events: Sequence[Event]) -> None:
-    """Add to events of this process what was traced, if it is kept."""
-    known = {fact.number: fact for fact in tuple(_facts.history)}
-    times = collections.Counter(e.function.key() for e in events)
-    for e in events:
-        if not e.program and e.number in known and times[e.function.key()] > 1:
-            specialization = known[e.number].specialization()
-            if specialization is not None:
-                e.program = program_of(trace_of(e, specialization))
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.md5(";".join(texts).encode(), usedforsecurity=False).hexdigest()
 
 
-class _Digest:
-    """Reads a jaxpr with all that are inside."""
+class _Reader:
+    """Reads a jaxpr with all that are inside, each once."""
 
     def __init__(self) -> None:
-        self._hashes = [hashlib.md5(usedforsecurity=False) for _ in range(3)]
-        self._seen: dict[int, int] = {}
-        self._kinds: collections.Counter[str] = collections.Counter()
-        # How often what is being read is executed.
-        self._times = 1
+        self._known: dict[int, tuple[str, Counter[str]]] = {}  # alive: in the trace
+        self.literals: dict[str, None] = {}
 
-    def of(self, jaxpr: Any) -> tuple[str, ...]:
-        self._read(jaxpr)
-        avals = [v.aval for v in opened(jaxpr).outvars if hasattr(v.aval, "dtype")]
-        results = ";".join({show_array(x.shape, str(x.dtype)): 0 for x in avals})
-        kinds = hashlib.md5(
-            ";".join(sorted(self._kinds)).encode(), usedforsecurity=False
-        )
-        digests = (x.hexdigest() for x in self._hashes)
-        return (*digests, results, kinds.hexdigest(), f"{self._kinds.total()}")
+    def read(self, jaxpr: Any) -> tuple[str, Counter[str]]:
+        """The digest of a jaxpr, and how often each kind of operation is in it."""
+        inner = opened(jaxpr)
+        if id(inner) not in self._known:
+            self._known[id(inner)] = self._read(inner)
+        return self._known[id(inner)]
 
-    def _add(self, level: int, text: str) -> None:
-        for x in self._hashes[level:]:
-            x.update(_ADDRESS.sub("", text).encode() + b";")
-
-    def _read(self, jaxpr: Any) -> None:
-        inner, consts = opened(jaxpr), getattr(jaxpr, "consts", ())
-        known = self._seen.setdefault(id(inner), len(self._seen))
-        self._add(_OPTIONS, f"{known}")
-        if known != len(self._seen) - 1:
-            return
-        for x in consts:
-            # What NumPy computed of a number, it could not compute of a tracer.
-            self._add(_OPTIONS, f"{jax.typeof(x)} {_value(x)}")
+    def _read(self, jaxpr: Any) -> tuple[str, Counter[str]]:
+        texts: list[str] = []
+        kinds: Counter[str] = Counter()
         numbers: dict[Any, int] = {}
-        for var in (*inner.constvars, *inner.invars):
-            numbers[var] = len(numbers)
-        for e in inner.eqns:
-            kind = f"{e.primitive.name} {[str(v.aval) for v in e.outvars]}"
-            self._kinds[kind] += self._times
-            self._add(_SHAPES, kind)
-            jaxprs = jaxprs_in(e)
-            for name, option in sorted(e.params.items()):
-                if not _has(option, jaxprs):
-                    self._add(_OPTIONS, f"{name} {option}")
-            outer = self._times
-            self._times *= e.params["length"] if e.primitive.name == "scan" else 1
-            for x in jaxprs:
-                self._read(x)
-            self._times = outer
-            self._passed(e.invars, numbers)
-            for var in e.outvars:
-                numbers[var] = len(numbers)
-        self._passed(inner.outvars, numbers)
 
-    def _passed(self, variables: Any, numbers: dict[Any, int]) -> None:
-        for x in variables:
-            if not hasattr(x, "val"):
-                self._add(_OPTIONS, f"{numbers.get(x)}")
-                continue
-            level = _LITERALS if x.aval.shape == () else _OPTIONS
-            self._add(_OPTIONS, f"{x.aval}")
-            self._add(level, _value(x.val))
+        def name(v: Any) -> str:
+            # Literals have no number, and constants are given none.
+            if getattr(v, "val", None) is not None and v.aval.shape == ():
+                self.literals[f"{float(v.val):.6g}"] = None
+            is_value = hasattr(v, "val") or v not in numbers
+            return _aval(v) if is_value else f"{numbers[v]}"
 
-
-def _value(x: Any) -> str:
-    return repr(x) if getattr(x, "size", 1) <= _MOST_VALUES else f"{id(x)}"
+        for i, v in enumerate(jaxpr.invars):
+            numbers[v] = i
+            texts.append(_aval(v))
+        for e in jaxpr.eqns:
+            found = [self.read(x) for x in jaxprs_in(e)]
+            times = e.params["length"] if e.primitive.name == "scan" else 1
+            if e.primitive.name not in _ASIDE:
+                kinds[e.primitive.name] += 1
+            for _, inside in found:
+                kinds.update({k: n * times for k, n in inside.items()})
+            params = sorted(e.params.items())
+            options = [f"{k}={_option(x)}" for k, x in params if k != "weak_type"]
+            inputs = " ".join(map(name, e.invars))
+            results = " ".join(map(_aval, e.outvars))
+            inner = " ".join(text for text, _ in found)
+            texts.append(f"{e.primitive.name} {options} {inner} {inputs} > {results}")
+            for v in e.outvars:
+                numbers[v] = len(numbers)
+        texts.append(" ".join(map(name, jaxpr.outvars)))
+        return _digest(texts), kinds
 
 
-def _has(option: Any, jaxprs: list[Any]) -> bool:
-    options = option if isinstance(option, tuple | list) else (option,)
-    return any(x is y for x in options for y in jaxprs)
+def _aval(v: Any) -> str:
+    aval = v.aval
+    if not hasattr(aval, "dtype"):
+        return str(aval)
+    return show_array(getattr(aval, "shape", ()), str(aval.dtype))
 
 
-def results_of(event: Event | None) -> set[str]:
-    """The arrays that it returns, in words; empty if they are not known."""
-    program = () if event is None else event.program
-    return {*"".join(program[_RESULTS:_KINDS]).split(";")} - {""}
-
-
-def is_in_proportion(values: Iterable[tuple[str, Event]]) -> bool:
-    """Whether operations are executed in proportion to a number, as by a loop.
-
-    They have the same shapes, unless it runs once or never. An `if` adds some, too; so
-    there have to be three numbers or more.
-    """
-    events = {int(n): event for n, event in values if n.isdecimal()}
-    kinds = {tuple(e.program[_KINDS:_COUNT]) for n, e in events.items() if n > 1}
-    return len(kinds) == 1 and operations_for_each(events) > 0
-
-
-def operations_for_each(events: Mapping[int, Event]) -> float:
-    """How many operations more are executed for each one more of a number.
-
-    0 if that is not known, or not the same for all: but a single iteration may be
-    another one.
-    """
-    known = [(n, e.program[_COUNT:]) for n, e in sorted(events.items())]
-    for least in (1, 2):
-        counts = [(n, int(*count)) for n, count in known if count and n >= least]
-        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(counts)}
-        if len(counts) > 2 and len(slopes) == 1:
-            return slopes.pop()
-    return 0.0
-
-
-def difference_of(pairs: Sequence[tuple[Event | None, Event | None]]) -> str:
-    """In what the traces of pairs of events differ.
-
-    **Returns:** "nothing", "literals", "options", "shapes", or "" if it is not known.
-    """
-    found: list[list[bool]] = []
-    for pair in pairs:
-        programs = [x.program if x is not None else () for x in pair]
-        if not all(programs):
-            return ""
-        found.append([a == b for a, b in zip(*programs, strict=True)])
-    levels = {"nothing": _LITERALS, "literals": _OPTIONS, "options": _SHAPES}
-    alike = (name for name, k in levels.items() if all(x[k] for x in found))
-    return next(alike, "shapes") if found else ""
+def _option(x: Any) -> str:
+    """An option of an equation in words; nothing of jaxprs, which are read."""
+    if isinstance(x, tuple | list) and any(hasattr(opened(y), "eqns") for y in x):
+        return ""
+    return "" if hasattr(opened(x), "eqns") else _ADDRESS.sub("", str(x))

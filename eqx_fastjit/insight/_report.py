@@ -4,48 +4,32 @@
 
 import collections
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from eqx_fastjit._facts import Place
-
-from ._advice import Diagnosis, finding_of
-from ._causes import Finding
+from ._diagnosis import row_of
 from ._events import Event
 from ._file import Run
-from ._first import constant_findings, helps, look_at
-from ._groups import Group, group
-from ._outside import (
-    of_several_lines,
-    operation_findings,
-    operations_following,
-    start_of,
-)
-from ._waits import finding_of_waits
-from ._warm import warm_findings
+from ._outside import operation_rows
+from ._rules import Row
+from ._table import Table, tables_of
+from ._waits import row_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
-from ._words import (
-    listed,
-    plural,
-    show_bytes,
-    show_chain,
-    show_place,
-    show_seconds,
-    times,
-)
+from ._within import cache_rows, constant_rows, look_at, loop_rows
+from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
-# Seconds, and the share of a run, from which something is a finding.
-LIMIT_SECONDS = 1.0
-LIMIT_SHARE = 0.05
+# Seconds, and the share of a run, below which nothing has a row.
+_LEAST_SECONDS, _LEAST_SHARE = 0.1, 0.01
 # Lines that are named for a part of the run.
-_LINES = 5
-# Compiled programs of one finding whose memory may matter.
-_MANY = 32
+_LINES = 3
+# Programs that run at the same time, for each core, from which they are said to.
+_BUSY = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Time:
     """A part of the run's time."""
 
     name: str
@@ -54,10 +38,10 @@ class Part:
     # Where most of it went, in words, with the seconds.
     lines: tuple[tuple[str, float], ...] = ()
 
-    def scaled(self, by: float) -> "Part":
+    def scaled(self, by: float) -> "Time":
         """All seconds times this."""
         lines = tuple((text, seconds * by) for text, seconds in self.lines)
-        return Part(self.name, self.label, self.seconds * by, lines)
+        return Time(self.name, self.label, self.seconds * by, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,196 +68,113 @@ class Report:
     """Everything that the doctor has to say."""
 
     run: Run
-    # The seconds from which a group of compilations is a finding.
+    # The seconds below which nothing has a row.
     limit: float
-    # What can be mended, what saves most first. What makes results wrong comes before.
-    findings: tuple[Finding, ...]
-    # The price of what is wanted: models of several sizes, say.
-    prices: tuple[Finding, ...]
-    # What would save time although nothing is wrong.
-    helps: tuple[Finding, ...]
-    # The groups that cost less, first calls included.
-    others: tuple[Finding, ...]
-    time: tuple[Part, ...]
+    # What makes results wrong; then by what it saves; then what is only a price.
+    rows: tuple[Row, ...]
+    time: tuple[Time, ...]
     functions: tuple[FunctionRow, ...]
+    compilations: int
+    programs: int
+    # Seconds of compilations of a program that was compiled before.
+    again: float
+    notes: tuple[str, ...] = ()
     # Of the JSON.
-    schema: int = 4
+    schema: int = 5
 
     @property
-    def rows(self) -> tuple[Finding, ...]:
-        """Everything that has a row."""
-        return self.findings + self.helps + self.prices
-
-    @property
-    def saves(self) -> float:
-        """The seconds of this run that can be saved in all."""
-        return sum(f.saves for f in self.findings + self.helps if not f.is_later)
-
-    @property
-    def saves_later(self) -> float:
-        """The seconds that are saved in later runs."""
-        return sum(f.saves for f in self.helps if f.is_later)
+    def findings(self) -> tuple[Row, ...]:
+        """The rows that can be mended, but for what is saved in later runs."""
+        return tuple(x for x in self.rows if x.is_wrong or x.saves > x.later)
 
 
 def headline(report: Report) -> str:
     """The report in a line."""
-    n = sum(f.compiles for f in report.functions)
     seconds = show_seconds(sum(f.seconds for f in report.functions))
-    found = "no finding"
-    if report.findings:
-        found = plural(len(report.findings), "finding")
-    elif report.rows:
-        found = f"no finding, {plural(len(report.rows), 'other row')}"
-    saved = " and ".join(_saved(report))
-    of_which = f", of which {saved} can be saved" if saved else ""
-    ran = f"ran for {show_seconds(report.run.seconds)}{of_which}"
-    return f"{ran}: {found}; {plural(n, 'compilation')} took {seconds}"
-
-
-def _saved(report: Report) -> Iterator[str]:
-    """What can be saved, in words: in this run, by other data, and in later runs."""
-    otherwise = sum(f.otherwise for f in report.findings + report.helps)
-    if report.saves:
-        is_all = otherwise >= 0.99 * report.saves
-        part = "all" if is_all else show_seconds(otherwise)
-        part = f" ({part} of it if you cut, pad or cast data)"
-        yield f"{show_seconds(report.saves)}{part if otherwise else ''}"
-    if report.saves_later:
-        yield f"{show_seconds(report.saves_later)} in later runs"
-
-
-def footer(report: Report) -> str:
-    """What makes a finding."""
-    least = f"{LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run"
-    parts = [x for row in report.rows for x in row.parts or (row,)]
-    has_prices = any(x.seconds and not x.saves for x in parts)
-    wanted = " In brackets is what has to be compiled, unless an edit below it fits."
+    again = show_seconds(report.again) if report.again else "none of it"
+    cpu = report.run.cpu_seconds
+    spent = f" ({show_seconds(cpu)} of CPU)" if cpu else ""
     return (
-        f"A finding is a fault that costs {least}: here {show_seconds(report.limit)}. "
-        "Other rows are no faults, but may save more. Each second is saved by one row."
-        f"{wanted * has_prices}"
+        f"ran for {show_seconds(report.run.seconds)}{spent}"
+        f"; {plural(report.compilations, 'compilation')} of "
+        f"{plural(report.programs, 'program')} took {seconds}: {again} for programs "
+        "that it had"
     )
 
 
-def make_report(run: Run) -> Report:
-    """Make the report on a run, as far as it is known."""
-    limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
+def make_report(run: Run, least: float | None = None) -> Report:
+    """Make the report on a run, as far as it is known.
+
+    `least`: the seconds below which nothing has a row; by default 0.1, or a hundredth
+    of a longer run.
+    """
+    limit = max(_LEAST_SECONDS, _LEAST_SHARE * run.seconds) if least is None else least
     operations = [e for e in run.events if is_operation(e)]
-    groups = group(e for e in run.events if not is_operation(e))
-    grouped = [e for g in groups for e in g.events]
-    repeated, starting = operation_findings(operations, run)
-    findings: list[Finding] = []
-    large: list[Group] = []
-    diagnoses: list[Diagnosis] = []
-    for g in (x for x in groups if not x.is_first):
-        diagnosis = Diagnosis(g)
-        following = operations_following(starting, run, diagnosis.lengths)
-        found = _with_loop(finding_of(diagnosis), g.events, run)
-        found = _with_operations(found, following)
-        if found.saves >= limit:
-            large.append(g)
-            diagnoses += [diagnosis] if g.table else []
-            findings.append(found)
-            told = [e for _, *again in following for e in again]
-            starting = [e for e in starting if e not in told]
-    small = [g for g in groups if g not in large]
-    remaining = [e for g in small for e in g.events]
-    remaining += [e for x in diagnoses for e in x.left]
-    by_data = [e for x in diagnoses for e in x.left_by_data]
-    first, explained = constant_findings(run, remaining, limit)
-    rest = [g for g in (x.without(explained) for x in small) if g.events]
-    prices = [g for g in rest if g.seconds >= limit and not g.is_first]
-    others = [finding_of(Diagnosis(g)) for g in rest if g not in prices]
-    minor = [x for x in repeated if x.saves < limit]
-    repeated = [x for x in repeated if x.saves >= limit]
-    if sum(x.saves for x in minor) >= limit:
-        repeated.append(of_several_lines(minor))
-    else:
-        others += minor
-    repeated, warm, starting = warm_findings(run, repeated, starting, limit)
-    others += [start_of(starting)] if starting else []
-    findings += [*first, *_waiting(run, limit, has_operations=bool(warm))]
-    findings += repeated
-    findings = [_with_memory(x, run) for x in findings]
-    wanted = [e for x in prices for e in x.events]
-    elsewhere = {e.number for e in (*wanted, *explained)}
-    compiled = [e for e in (*remaining, *starting) if e.number not in elsewhere]
-    helping = helps(run, compiled, wanted, by_data, limit)
-    helping += warm
+    # Seconds of compilations that no row spares.
+    left = {e: e.seconds for e in run.events if e.compile and not e.failed}
+    rows: list[Row] = []
+    tables = tables_of(run.events, run.before)
+    for table, _ in tables:
+        found = row_of(_name(table), table, _costliest_line(table))
+        if found is not None:
+            row, spared = found
+            rows.append(row)
+            if row.saves >= limit:
+                for event in spared:
+                    left.pop(event, None)
+    eager, rest = operation_rows(operations, lambda e: look_at(run, e).operation)
+    if spared := {*operations} - {*rest}:
+        for event in spared:
+            left.pop(event, None)
+    rows += eager
+    rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
+    if run.device is not None:
+        rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
+    rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
+    rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
+    seen = [(e.function.name, look_at(run, e).operation.all) for e in operations]
+    known: set[Any] = set()
+    again = 0.0
+    for event, key in zip(operations, seen, strict=True):
+        again += event.seconds if key in known else 0.0
+        known.add(key)
+    for table, _ in tables:
+        known.update((id(table), x) for x in table.programs)
+        first = {*table.programs}
+        again += sum(x.seconds for i, x in enumerate(table.rows) if i not in first)
     return Report(
         run=run,
         limit=limit,
-        findings=(*run.stale, *sorted(findings, key=lambda x: -x.saves)),
-        prices=tuple(finding_of(Diagnosis(g)) for g in prices),
-        others=tuple(sorted(others, key=lambda x: -x.seconds)),
+        rows=(*run.stale, *sorted(rows, key=lambda x: (not x.saves, -x.saves))),
         time=tuple(_time(run)),
-        helps=tuple(sorted(helping, key=lambda x: -x.saves)),
-        functions=tuple(_functions([*grouped, *operations])),
+        functions=tuple(_functions(run.events)),
+        compilations=sum(e.compile > 0 for e in run.events),
+        programs=len(known),
+        again=again,
+        notes=(*run.notes, *_busy()),
     )
 
 
-def _with_loop(finding: Finding, events: Iterable[Event], run: Run) -> Finding:
-    """With the line of the loop that runs as often as a number says."""
-    if "loop count" not in {finding.attribute, *(x.attribute for x in finding.parts)}:
-        return finding
-    times: dict[Place, set[int]] = collections.defaultdict(set)
-    for event in events:
-        for loop in look_at(run, event).loops:
-            times[loop.place].add(loop.iterations)
-    lines = listed(show_place(place) for place, n in times.items() if len(n) > 1)
-    says = f"{finding.says} It is the loop at {lines}." if lines else finding.says
-    return dataclasses.replace(finding, says=says)
+def _name(table: Table) -> str:
+    return name_of(table.rows[0].event.function)
 
 
-def _with_operations(finding: Finding, following: list[list[Event]]) -> Finding:
-    """With what is compiled outside of jit for the same lengths.
+def _costliest_line(table: Table) -> Any:
+    costs: collections.Counter[Any] = collections.Counter()
+    for row in table.rows:
+        costs[line_of(row.event)] += row.seconds  # pyright: ignore
+    return costs.most_common(1)[0][0]
 
-    `following`: of each operation at a line, its compilations, the first included.
-    """
-    shown: list[str] = []
-    for first, *again in following:
-        seconds = sum(e.seconds for e in again)
-        where = f"`{first.function.name}` at {show_place(line_of(first))}"
-        shown.append(f"{where} ({times(len(again))}, {show_seconds(seconds)})")
-        otherwise = seconds if finding.otherwise else 0.0
-        finding = dataclasses.replace(
-            finding,
-            seconds=finding.seconds + seconds,
-            saves=finding.saves + seconds,
-            otherwise=finding.otherwise + otherwise,
-            count=finding.count + len(again),
-            functions=finding.functions | {first.function.name: len(again)},
+
+def _busy() -> Iterator[str]:
+    """Whether other programs keep the machine busy, so that seconds say little."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > _BUSY * cores:
+        yield (
+            f"Other programs keep this machine busy (load {load:.1f} on "
+            f"{plural(cores, 'core')}): all seconds are longer than they need to be."
         )
-    if not shown:
-        return finding
-    says = (
-        f"{finding.says} Operations outside of jit compile for the same lengths, "
-        f"and only once if what they make has one length, too: {listed(shown)}."
-    )
-    return dataclasses.replace(finding, says=says)
-
-
-def _with_memory(finding: Finding, run: Run) -> Finding:
-    """With what many compiled programs hold."""
-    held, size = run.held
-    if not _MANY <= finding.count <= held:
-        return finding
-    code = f", about {show_bytes(size / held * finding.count)} of code" if size else ""
-    says = f"{finding.says} JAX keeps all {finding.count} programs in memory{code}."
-    return dataclasses.replace(finding, says=says)
-
-
-def _waiting(run: Run, limit: float, *, has_operations: bool) -> list[Finding]:
-    """The finding of the waits, if it is worth to do without them.
-
-    While the device waits for operations that have a row, it waits for nothing else.
-    """
-    if run.device is None:
-        return []
-    elsewhere = run.device.operations if has_operations else 0.0
-    saves = run.device.saved_by_running_ahead(elsewhere)
-    found = finding_of_waits(run.waits, saves)
-    return [found] if found is not None and found.saves >= limit else []
 
 
 # --- where the time went --------------------------------------------------------------
@@ -281,33 +182,31 @@ def _waiting(run: Run, limit: float, *, has_operations: bool) -> list[Finding]:
 STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
-def _time(run: Run) -> Iterator[Part]:
+def _time(run: Run) -> Iterator[Time]:
     """Parts that add up to the seconds of the run, the rest last."""
     # Other threads compile at the same time as the main one does something else.
     main = [e for e in run.events if e.thread == "MainThread"]
     parts = [
-        Part(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
+        Time(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
         for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
     for found in run.imports:
         by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
-    parts.append(Part("import", "importing", by_package.total(), importing))
+    parts.append(Time("import", "importing", by_package.total(), importing))
     waits = [w for w in run.waits if w.seconds]
     waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
     waiting = sum(w.seconds for w in run.waits)
-    parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
+    parts.append(Time("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
     if known > run.seconds > 0:  # waits of several threads, say
         scale = run.seconds / known
         parts = [part.scaled(scale) for part in parts]
     yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
-    spots: collections.Counter[str] = collections.Counter()
-    for x in run.spots:
-        spots[f"{show_place(x.place)} {x.what}"] += x.seconds
-    lines = tuple(spots.most_common(_LINES))
-    yield Part("rest", "the rest", max(0.0, run.seconds - known), lines)
+    yield Time(
+        "rest", "the rest: see `eqx-fastjit profile`", max(0.0, run.seconds - known)
+    )
 
 
 def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
@@ -318,7 +217,7 @@ def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], 
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
 
 
-# --- tables ---------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------
 
 
 def _functions(events: Iterable[Event]) -> list[FunctionRow]:

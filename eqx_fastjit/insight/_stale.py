@@ -20,12 +20,11 @@ from eqx_fastjit._statics import state_of
 from eqx_fastjit._structure import DYNAMIC
 from eqx_fastjit._texts import describe_static
 
-from ._causes import Finding, make_finding
 from ._describe import describe, Leaf
 from ._events import Event
 from ._reads import is_plain, MISSING, Read, reads_of, value_at
+from ._rules import part_of, Row
 from ._why import line_of, name_of
-from ._words import show_place
 
 
 # Values that are compared; anything else may change without being another one.
@@ -101,7 +100,7 @@ class StaleValues:
         self._calls: collections.Counter[int] = collections.Counter()
         # What functions that are a part of a trace have read, by the event of that.
         self._parts: dict[int, list[_Value]] = collections.defaultdict(list)
-        self._found: dict[Any, Finding] = {}
+        self._found: dict[Any, Row] = {}
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -143,9 +142,9 @@ class StaleValues:
                     and key not in self._found
                     and _is_for(trace, arrays)
                 ):
-                    self._found[key] = _finding(trace.event, value, now)
+                    self._found[key] = _row(trace.event, value, now)
 
-    def found(self) -> list[Finding]:
+    def found(self) -> list[Row]:
         """The values that changed before a call that did not see it."""
         return list(self._found.values())
 
@@ -175,21 +174,15 @@ def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     return weakref.WeakValueDictionary(plain)
 
 
-def _finding(event: Event, value: _Value, now: Any) -> Finding:
+def _row(event: Event, value: _Value, now: Any) -> Row:
     new = describe_static(now)
-    facts = {
-        "function": name_of(event.function),
-        "what": value.what,
-        "leaf": str(value.path),
-        "old": value.text,
-        "new": f"another {new}" if new == value.text else new,
-        "place": show_place(value.place),
-        "reader": value.place.function.rpartition(".")[2],
-    }
-    return make_finding(
-        "stale value",
-        facts,
-        line=line_of(event) or event.function.place,
-        leaf=facts["leaf"],
-        functions={facts["function"]: 1},
+    path, name = str(value.path), name_of(event.function)
+    last = f"another {new}" if new == value.text else new
+    part = part_of(
+        "stale-value",
+        {"path": path, "first": value.text, "last": last, "function": name},
+        path=path,
+        values=(value.text, new),
+        line=value.place,
     )
+    return Row(name, (part,), line_of(event) or event.function.place)

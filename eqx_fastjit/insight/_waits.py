@@ -11,22 +11,25 @@ what the device computes, it saves nothing.
 import contextlib
 import dataclasses
 import functools
+import itertools
+import linecache
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit._function import Function
 
-from ._causes import Finding, make_finding
 from ._private import hook_waits
-from ._source import expression_at, is_index
-from ._words import listed, shortened, show_place, show_seconds
+from ._rules import part_of, Row
+from ._words import shortened, show_place, show_seconds
 
 
 # What waits if a jitted call does not return before its result is ready. The first one
@@ -38,10 +41,6 @@ _CALLS = (HAS_TO_BLOCK, JITTED_CALL)
 _NO_SOURCE = "the value of an array"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
-# What is read as often as this, of the number of calls, is read in the same loop.
-_OFTEN = 0.1
-# Lines that a finding names, beside the most expensive.
-_MOST_OTHERS = 2
 
 
 @dataclasses.dataclass
@@ -55,6 +54,8 @@ class Wait:
     seconds: float = 0.0
     # How often it was evaluated, also if there was nothing to wait for.
     reads: int = 0
+    # Whether it is no single number with a fraction, and may decide what follows.
+    decides: bool = False
 
     def __str__(self) -> str:
         code = self.what if self.what in _CALLS else f"`{self.what}`"
@@ -127,13 +128,14 @@ class Waits(contextlib.ExitStack):
             finally:
                 here.inside, end = False, clock()
                 if end - start >= _SHORTEST or kind != "blocks":
-                    self._note(end - start, end, kind)
+                    decides = kind != "blocks" and _decides(args)
+                    self._note(end - start, end, kind, decides)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
             functools.update_wrapper(timed, function)
         return timed
 
-    def _note(self, seconds: float, ended: float, kind: str) -> None:
+    def _note(self, seconds: float, ended: float, kind: str, decides: bool) -> None:
         # The innermost frame of the program itself, and the function that it called.
         frame, called, blocks = sys._getframe(1), "", JITTED_CALL
         while not _is_written_by_user(frame.f_code):
@@ -154,10 +156,18 @@ class Waits(contextlib.ExitStack):
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
+            wait.decides = decides
             wait.count += has_waited
             wait.seconds += has_waited * seconds
-        if has_waited and what != HAS_TO_BLOCK:
+        if has_waited and what != HAS_TO_BLOCK and not decides:
             self._noticed(seconds, ended, what == JITTED_CALL)
+
+
+def _decides(arguments: Sequence[Any]) -> bool:
+    """Whether what is read is no single number with a fraction, such as a loss."""
+    x: Any = arguments[0] if arguments else None
+    is_single = getattr(x, "size", 0) == 1
+    return not (is_single and jax.numpy.issubdtype(x.dtype, np.inexact))
 
 
 def _has_to(call: dict[str, Any]) -> bool:
@@ -168,40 +178,52 @@ def _has_to(call: dict[str, Any]) -> bool:
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
 
 
-_expression_at = functools.lru_cache(maxsize=4096)(expression_at)
+# --- the row --------------------------------------------------------------------------
 
 
-# --- the finding ----------------------------------------------------------------------
+def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
+    """What the program waits for without need, if it could save any seconds.
 
-
-def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
-    """What the program waits for without need, if it could save any seconds."""
-    found = [wait for wait in waits if wait.what != HAS_TO_BLOCK and wait.count]
+    A number that is read in each step may be read later. What is an index, a flag or a
+    whole array may decide what comes next: then nothing is saved by not waiting.
+    """
+    found = [x for x in waits if x.what != HAS_TO_BLOCK and x.count and not x.decides]
     if not found or saves <= 0:
-        return None
-    first, *others = sorted(found, key=lambda wait: -wait.seconds)
-    reads = [x for x in waits if x.what not in _CALLS]
-    needed = {x.what for x in reads if is_index(x.place, x.what)}
-    here = [x for x in reads if x.place.function == first.place.function]
-    if any(x.what in needed and 2 * x.reads > first.reads for x in here):
-        return None  # the next step needs it
-    often = [
-        x for x in reads if x.what not in needed and x.reads >= _OFTEN * first.reads
-    ]
-    often = [str(x) for x in sorted(often, key=lambda x: x not in here)]
-    blocks = first.what == JITTED_CALL
-    seconds = sum(wait.seconds for wait in found)
-    each = first.seconds * max(0.0, 1 - saves / seconds) / first.count
-    facts = {
-        "wait": first,
-        "what": "calls that block" if blocks else f"`{first.what}` waits",
-        "cost": first.cost(),
-        "others": "".join(f", {x} {x.cost()}" for x in others[:_MOST_OTHERS]),
-        "stays": show_seconds(each),
-        "saves": show_seconds(saves),
-        # A call that does not block leaves the waiting to what reads its results.
-        "reads": f", and read {listed(often, 3)} every 100 steps" if often else "",
-    }
-    attribute = "blocking call" if blocks else "waits"
-    fields = {"seconds": seconds, "saves": saves, "line": first.place}
-    return make_finding("waits", facts, attribute, **fields)
+        return []
+    first = max(found, key=lambda x: x.seconds)
+    function = first.place.function
+    if any(
+        x.decides and x.place.function == function and 2 * x.reads > first.reads
+        for x in waits
+    ):
+        return []
+    rule = "blocking-call" if first.what == JITTED_CALL else "waits"
+    part = part_of(
+        rule,
+        {"path": first.what, "cost": first.cost()},
+        path=first.what,
+        count=first.count,
+        saves=saves,
+        gain=saves,
+    )
+    name = function.rpartition("<locals>.")[2]
+    seconds = sum(x.seconds for x in found)
+    return [Row(name, (part,), first.place, seconds=seconds, saves=saves, about=True)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression_at(code: CodeType, instruction: int) -> str:
+    """The source of the expression that an instruction belongs to, in a line.
+
+    Empty if it is not known.
+    """
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    first, last, start, end = next(positions)
+    if first is None or last is None:
+        return ""
+    # Columns count bytes.
+    file = code.co_filename
+    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return " ".join(b"".join(lines).decode(errors="replace").split())

@@ -33,29 +33,29 @@ class Watch:
         self.is_program = is_program
         self.started = time.time()
         self.seconds = 0.0
+        self._cpu = time.process_time()
         self.events: list[Any] = []
         self.imports: list[Import] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
-        self.held = 0, 0
+        self._before: list[Any] = []
         self.notes: list[str] = []
         self._waits: Any = None
         self._device: Any = None
         self._late: Any = None
         self._stale: Any = None
-        self._samples: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
         global _current
         _current = self
         from ._device import Device
-        from ._events import watch
+        from ._events import history, watch
         from ._late import SaysWhatIsLate
-        from ._sampled import Samples
         from ._stale import StaleValues
         from ._waits import Waits
 
+        self._before = history()
         self._stale = StaleValues()
         self._device = Device(self._stale.on_call)
         self._waits = Waits(self._device.waited)
@@ -64,9 +64,6 @@ class Watch:
         # The last to be told of a compilation: what the others do then is a part of it.
         self._device.__enter__()
         self._late = SaysWhatIsLate(self._say)
-        self._samples = Samples()
-        if not self._samples.start():
-            self.notes.append("What lines spend on anything else is not known here.")
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def _say(self, line: str) -> None:
@@ -89,26 +86,19 @@ class Watch:
             self.notes.append("The program did not import JAX.")
             return
         from ._events import unwatch
-        from ._private import programs_held
 
-        self._samples.stop()
         self._late.stop()
         self._device.close()
         self._waits.close()
         unwatch(self._on_event)
-        if self.events:
-            self.held = programs_held()
 
-    def report(self, program: str, exit_code: int | None) -> Any:
+    def report(
+        self, program: str, exit_code: int | None, least: float | None = None
+    ) -> Any:
         """The report on the program: up to now, if it is not over."""
         from ._file import cache_directory, Run
         from ._report import make_report
 
-        spots = self._samples.found() if self._samples is not None else []
-        use = self._device.use() if self._device is not None else None
-        if use is not None:
-            operations = sum(x.seconds for x in spots if x.is_operation)
-            use = dataclasses.replace(use, operations=operations)
         run = Run(
             program,
             self.started,
@@ -116,30 +106,26 @@ class Watch:
             exit_code,
             cache_directory(),
             tuple(self.events),
-            tuple(self.imports),
-            self._waits.found() if self._waits is not None else (),
-            spots,
-            self._stale.found() if self._stale is not None else (),
-            self.looks,
-            use,
-            self.held,
-            self.notes,
+            before=self._before,
+            imports=tuple(self.imports),
+            waits=self._waits.found() if self._waits is not None else (),
+            stale=self._stale.found() if self._stale is not None else (),
+            looks=self.looks,
+            device=self._device.use() if self._device is not None else None,
+            cpu_seconds=time.process_time() - self._cpu,
+            notes=self.notes,
         )
-        return make_report(run)
+        return make_report(run, least)
 
     def _on_event(self, event: Any) -> None:
-        from ._equations import trace_of
-        from ._first import look
-        from ._programs import program_of
+        from ._events import jaxpr_of
+        from ._look import look
 
         self._stale.on_event(event)
-        if event.thread == "MainThread" and self._samples is not None:
-            self._samples.compiled(event.started)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= event.started)
         lower = max(0.0, event.lower - spent)
-        trace = trace_of(event)
-        event = dataclasses.replace(event, lower=lower, program=program_of(trace))
+        event = dataclasses.replace(event, lower=lower)
         self.events.append(event)
         if event.compile:
-            self.looks[event.number] = look(event, trace)
+            self.looks[event.number] = look(event, jaxpr_of(event))

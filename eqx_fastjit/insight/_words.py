@@ -1,5 +1,6 @@
 """Numbers, lines, lists and tables in words."""
 
+import linecache
 import os
 import re
 import shutil
@@ -91,6 +92,11 @@ def show_file(file: str) -> str:
 def show_place(place: "Place | None") -> str:
     """`train.py:12`."""
     return f"{show_file(place.file)}:{place.line}" if place else "an unknown line"
+
+
+def source_line(place: "Place | None") -> str:
+    """The text of a line; empty if it is not known."""
+    return "" if place is None else linecache.getline(place.file, place.line).strip()
 
 
 def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:

@@ -1,0 +1,59 @@
+"""Rows as lines of text, the same in the report, in `explain` and in a notebook."""
+
+import textwrap
+from collections.abc import Iterator
+
+from ._rules import Part, Row
+from ._words import plural, show_place, show_seconds
+
+
+# The columns of the number and the seconds; edits that are shown, unless all are.
+_INDENT = 13
+_PARTS = 6
+
+
+def row_lines(
+    row: Row, columns: int, verbose: bool = False, number: int | None = None
+) -> Iterator[str]:
+    """A row: first what it saves and where, then each edit."""
+    place = show_place(row.line) if row.line else ""
+    saves = f"{'~' * row.about}{show_seconds(row.saves)}" if row.saves else ""
+    saves = "wrong" if row.is_wrong else saves
+    count = ""
+    if row.compilations > 1:
+        count = f": {plural(row.compilations, 'compilation')}"
+        count += f" of {plural(row.programs, 'program')}" if row.programs else ""
+    title = f"{'' if number is None else number!s:<2} {saves:>9} {row.function}{count}"
+    if row.is_wrong:
+        title = title.removesuffix(count)
+    yield f"{title}{' ' * max(2, columns - len(title) - len(place))}{place}".rstrip()
+    is_single = sum(x.gain != 0.0 for x in row.parts) < 2
+    shown = row.parts if verbose else row.parts[:_PARTS]
+    for part in shown:
+        yield from _part_lines(part, row, columns, is_single)
+    if len(shown) < len(row.parts):
+        more = plural(len(row.parts) - len(shown), "more edit")
+        yield f"{'':{_INDENT}}and {more}: --verbose"
+
+
+def _part_lines(part: Part, row: Row, columns: int, is_single: bool) -> Iterator[str]:
+    cell = ""
+    if not part.edit:
+        cell = f"({show_seconds(row.wanted)})"
+    elif not is_single:
+        cell = "and" if part.gain is None else show_seconds(part.gain)
+    text = part_text(part) + " (later runs)" * bool(row.later)
+    if part.line is not None and part.line != row.line:
+        text += f", at {show_place(part.line)}"
+    lines = textwrap.wrap(
+        text, columns - _INDENT, break_long_words=False, break_on_hyphens=False
+    )
+    yield f"{cell:>{_INDENT - 1}} {lines[0]}"
+    yield from (f"{'':{_INDENT}}{line}" for line in lines[1:])
+
+
+def part_text(part: Part) -> str:
+    """What, by which rule, and the edit: `n 1, 2 [number]: jnp.asarray(n)`."""
+    edit = f": {part.edit}" if part.edit else ": has to be compiled"
+    other = " (other data)" * part.other_data
+    return f"{part.what} [{part.rule}]{edit}{other}"

@@ -1,0 +1,98 @@
+"""What is to be seen in a program while it is compiled: loops, constants, callbacks.
+
+A trace is looked through as soon as it is compiled, if that took long. Nothing of it is
+kept.
+"""
+
+import contextlib
+from typing import Any, NamedTuple
+
+from eqx_fastjit import _traced
+from eqx_fastjit._blocking import call_back, has_host_callbacks, is_callback, opened
+from eqx_fastjit._callables import source_of
+from eqx_fastjit._engine import engine_module
+
+from ._constants import Constant, find_constants
+from ._equations import Equation, read_jaxpr
+from ._events import Event
+from ._loops import scannable, UnrolledLoop
+from ._outside import Operation, operation
+from ._private import function_in_jit
+from ._why import is_operation
+
+
+# Seconds of a compilation that make it worth to look at its equations.
+_LEAST_SECONDS = 0.2
+# Bytes from which a constant is named, even if XLA folds nothing.
+_LARGE = 1 << 20
+
+
+class Look(NamedTuple):
+    """What is to be seen in a program."""
+
+    # Whether it calls back into Python; and by more than the checks of Equinox.
+    calls_back: bool = False
+    has_own_callbacks: bool = False
+    equations: int = 0
+    constants: tuple[Constant, ...] = ()
+    # The unrolled loops that a `scan` could have, none inside another one.
+    loops: tuple[UnrolledLoop, ...] = ()
+    # Of an operation outside of jit.
+    operation: Operation = Operation()
+
+
+def look(event: Event, jaxpr: Any) -> Look:
+    """Look at what has just been compiled."""
+    out = Look()
+    # Values of the program's, with attributes of any kind, are looked at.
+    with contextlib.suppress(Exception):
+        if is_operation(event):
+            return Look(operation=operation(jaxpr))
+        if jaxpr is None:
+            return out
+        is_long = event.seconds >= _LEAST_SECONDS and not event.cached
+        calls_back = _calls_back(event, jaxpr)
+        out = Look(calls_back, calls_back)
+        if not (is_long or calls_back):
+            return out
+        scope = read_jaxpr(jaxpr)
+        equations = [e for x in scope.distinct() for e in x.equations]
+        own = any(map(_is_own_callback, equations))
+        out = Look(calls_back, own)
+        if is_long:
+            found = find_constants(scope, _source(event))
+            large = [
+                x for x in found if x.bytes >= _LARGE or x.seconds > _LEAST_SECONDS
+            ]
+            out = Look(calls_back, own, scope.size, tuple(large), scannable(scope))
+    return out
+
+
+def _calls_back(event: Event, jaxpr: Any) -> bool:
+    found = call_back(opened(jaxpr).eqns)
+    if found is None:  # only its lowering tells, which JAX still has
+        found = False
+        specialization = engine_module().active()
+        if specialization is not None and not event.is_outside:
+            arrays = [aval for aval, _ in event.arrays]
+            found = has_host_callbacks(
+                _traced.kept_trace(specialization.jitted, arrays)
+            )
+    return found
+
+
+def _source(event: Event) -> Any:
+    """The Python function that is being compiled, if it is there."""
+    if event.is_outside:
+        return source_of(function_in_jit())
+    source = engine_module().active().flat.source
+    return source and source()
+
+
+def _is_own_callback(equation: Equation) -> bool:
+    """Whether an equation calls a function that is not Equinox's."""
+    if not is_callback(equation.name):
+        return False
+    function = equation.jax.params.get("callback")
+    function = getattr(function, "callback_func", function)
+    return not getattr(function, "__module__", "").startswith("equinox.")

@@ -1,0 +1,356 @@
+"""What calls differ in, by the object that a user handles, rather than leaf by leaf.
+
+An optimiser is a tuple of functions, a new length comes to several arrays, and the
+moments of a model that changes change with it. What is a copy of something else is told
+with the original.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ._describe import is_below, Leaf, parent
+from ._table import Column, FUNCTIONS, Partition, Table
+
+
+_NUMBER = re.compile(r"(numpy\.)?(int|uint|float|complex|bfloat)\d*")
+_CONTAINERS = ("list", "tuple", "dict")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Object:
+    """An object, or a part of one, that is not the same in all calls."""
+
+    table: Table
+    # "function" (the jitted one), "optimiser", "callable", "object", "number", "label",
+    # "array" (of a static object), "structure", "size", "dtype", "weak", "placement" or
+    # "setting".
+    kind: str
+    # The path of what is mended.
+    path: str
+    # What differs in it; and what mirrors that.
+    own: tuple[Column, ...]
+    copies: tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All of them."""
+        return self.own + self.copies
+
+    @functools.cached_property
+    def ids(self) -> Partition:
+        """In which rows it is the same."""
+        return self.table.alike(self.own)
+
+    @property
+    def count(self) -> int:
+        """How often it became another one."""
+        return len({*self.ids}) - 1
+
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """The leaves that differ, the first of which stands for all."""
+        return list(dict.fromkeys(x.path for x in self.own))
+
+    @functools.cached_property
+    def leaves(self) -> list[Leaf | None]:
+        """What its first leaf was, in order, each once; `None` where there was none."""
+        return list(dict.fromkeys(self.table.leaves(self.paths[0])))
+
+    def differs_within(self, classes: Partition) -> bool:
+        """Whether it differs between rows of one class."""
+        pairs = {*zip(classes, self.ids, strict=True)}
+        return len(pairs) > len({*classes})
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """The lengths of the axis that differs, in order; empty if there are more."""
+        lengths = {self.table.values(x) for x in self.own if x.aspect == "axis"}
+        if self.kind != "size" or len(lengths) != 1:
+            return []
+        found = list(dict.fromkeys(lengths.pop()))
+        return list(map(int, found)) if all(map(str.isdecimal, found)) else []
+
+    @functools.cached_property
+    def elements(self) -> list[int]:
+        """Of a list, tuple or dictionary: how many elements it had, in order."""
+        texts = [str(x) for x in self.leaves if x is not None and x.type in _CONTAINERS]
+        if self.kind != "structure" or len(texts) < len(self.leaves):
+            return []
+        return [int(x.rpartition(" of ")[2]) if " of " in x else 0 for x in texts]
+
+    @functools.cached_property
+    def is_carried(self) -> bool:
+        """Whether an earlier call had returned what it becomes, by the traces."""
+        returned: set[str] = set()
+        found: list[bool] = []
+        before = None
+        for i, row in enumerate(self.table.rows):
+            if before is not None and self.ids[i] == i:
+                arrays = {
+                    leaf.text
+                    for path, leaf in row.leaves.items()
+                    if leaf.kind == "array" and leaf != before.leaves.get(path)
+                    if any(path == x or is_below(path, x) for x in self.paths)
+                }
+                found.append(bool(arrays) and arrays <= returned)
+            returned.update(row.program.returns if row.program else ())
+            before = row
+        return bool(found) and all(found)
+
+    @functools.cached_property
+    def is_model(self) -> bool:
+        """Whether these are the parameters of models of several sizes.
+
+        A Module of which all arrays have one length in common is data.
+        """
+        table = self.table
+        modules = {x.path: module_of(table, x.path) for x in self.own}
+        own = [x for x in self.own if modules[x.path]]
+        if self.kind == "structure":
+            leaves = filter(None, self.leaves)
+            return bool(own) or any(x.is_module for x in leaves)
+        if self.kind != "size" or not own:
+            return False
+        lengths = {table.values(x) for x in own}
+        top = modules[own[0].path]
+        arrays = [
+            path
+            for path, leaf in table.rows[-1].leaves.items()
+            if leaf.kind == "array" and leaf.shape != () and is_below(path, top)
+        ]
+        is_told = any(  # `in_features`, say
+            x.aspect == "value" and is_below(x.path, top) and ids == self.ids
+            for x, ids in table.columns.items()
+        )
+        same = {x.path for x in own}
+        return is_told or len(lengths) > 1 or not same.issuperset(arrays)
+
+
+def is_number(leaf: Leaf | None) -> bool:
+    """Whether a static is a number, and no flag."""
+    return leaf is not None and bool(_NUMBER.fullmatch(leaf.type))
+
+
+def is_optimiser(leaf: Leaf | None) -> bool:
+    """Whether it is one of optax."""
+    return leaf is not None and "GradientTransformation" in leaf.type
+
+
+def argument_of(path: str) -> str:
+    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
+    return re.split(r"(?<=.)[.\[<]", path, maxsplit=1)[0]  # of `<lambda>`, all
+
+
+def module_of(table: Table, path: str) -> str:
+    """The path of the outermost Module that it is a part of, or nothing."""
+    found = ""
+    while path := parent(path):
+        leaf = table.leaf(path)
+        if leaf is not None and leaf.is_module:
+            found = path
+    return found
+
+
+def common(paths: list[str]) -> str:
+    """The path of the innermost object that all are in, or that they are."""
+    path = paths[0]
+    while not all(x == path or is_below(x, path) for x in paths):
+        shorter = parent(path)
+        if not shorter:
+            return paths[0]  # of several arguments, the first
+        path = shorter
+    return path
+
+
+# --- finding them ---------------------------------------------------------------------
+
+
+def objects_of(table: Table) -> list[Object]:
+    """All that calls differ in, what changed most often first."""
+    originals = _originals(table)
+    kinds = [x.path for x in table.columns if x.aspect == "kind"]
+    top = [x for x in kinds if not any(is_below(x, y) for y in kinds)]
+    groups: dict[tuple[Any, ...], list[Column]] = {}
+    for column in table.columns:
+        original = originals.get(column, column)
+        groups.setdefault(_key(table, original, top), []).append(column)
+    found = [
+        _object(table, key, columns, originals)
+        for key, columns in _with_all_axes(groups)
+    ]
+    return sorted(found, key=lambda x: -x.count)
+
+
+def _object(
+    table: Table,
+    key: tuple[Any, ...],
+    columns: list[Column],
+    originals: dict[Column, Column],
+) -> Object:
+    own = tuple(x for x in columns if x not in originals) or tuple(columns)
+    kind, *rest = key
+    paths = list(dict.fromkeys(x.path for x in own))
+    if kind == "weak":  # an argument comes before what may be computed from it
+        own = tuple(sorted(own, key=lambda x: len(re.findall(r"[.\[<]", x.path))))
+        path = own[0].path
+    else:
+        path = rest[0] if rest and isinstance(rest[0], str) else common(paths)
+    if kind in ("number", "label"):
+        path = paths[0] if len(paths) == 1 else common(paths)
+    copies = tuple(x for x in columns if x not in own)
+    return Object(table, kind, path, own, copies)
+
+
+def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
+    """The kind of an object, its path if that is known, and what tells it from others.
+
+    Columns with the same key are one object.
+    """
+    path, aspect, _ = column
+    ids = table.columns[column]
+    if aspect in ("function", "setting"):
+        return aspect, path
+    if aspect in ("placement", "weak"):
+        return (aspect,)
+    if owner := _optimiser_of(table, path):
+        return "optimiser", owner
+    above = next((x for x in top if path == x or is_below(path, x)), None)
+    if above is not None:
+        # With all that is there in some calls only.
+        statics = [x for x in table.leaves(above) if x is not None]
+        kinds = {x.kind for x in statics}
+        is_one = kinds == {"static", "array"} and all(
+            is_number(x) for x in statics if x.kind == "static"
+        )
+        return "number" if is_one else "structure", above
+    if aspect in ("axis", "rank"):
+        old = any(x and x.dtype.startswith("key<") for x in table.leaves(path))
+        return ("dtype", ids) if old else ("size", ids)
+    return ("dtype", ids) if aspect == "dtype" else _static_key(table, path, ids)
+
+
+def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
+    """That of a static value, or of a field of one."""
+    leaves = [x for x in table.leaves(path) if x is not None]
+    owner = path
+    while (leaf := table.leaf(owner)) is not None and leaf.of and parent(owner):
+        owner = parent(owner)
+    if any(x.dtype for x in leaves) or _has_arrays(table, path):
+        return "array", path
+    if all(x.type.rpartition(".")[2] in FUNCTIONS for x in leaves):
+        if argument_of(path) == table.name:  # which is passed along with the arguments
+            return "function", table.name
+        return ("callable", path) if owner == path else ("object", owner)
+    if all(map(is_number, leaves)):
+        return "number", None, argument_of(path), owner != path and owner, ids
+    if all(map(_is_label, leaves)):
+        return "label", None, argument_of(path), owner != path and owner, ids
+    return "object", owner
+
+
+def _has_arrays(table: Table, path: str) -> bool:
+    """Whether arrays are what differs in a static object."""
+    inside = (x for x in table.varying if is_below(x, path))
+    return any(leaf.dtype for x in inside for leaf in table.leaves(x) if leaf)
+
+
+def _is_label(leaf: Leaf) -> bool:
+    simple = ("str", "bool", "bytes", "NoneType", "type", "numpy.bool")
+    is_member = leaf.text.startswith(f"{leaf.type.rpartition('.')[2]}.")
+    return leaf.type in simple or is_member
+
+
+def _optimiser_of(table: Table, path: str) -> str:
+    while path:
+        if is_optimiser(table.leaf(path)):
+            return path
+        path = parent(path)
+    return ""
+
+
+def _with_all_axes(
+    groups: dict[tuple[Any, ...], list[Column]],
+) -> Iterator[tuple[tuple[Any, ...], list[Column]]]:
+    """With lengths of several axes of an array as one group."""
+    of_path: dict[str, list[Column]] = {}
+    for key, columns in groups.items():
+        if key[0] != "size":
+            yield key, columns
+            continue
+        known = next((of_path[x.path] for x in columns if x.path in of_path), [])
+        known += columns
+        of_path |= dict.fromkeys([x.path for x in columns], known)
+    for i, columns in enumerate({id(x): x for x in of_path.values()}.values()):
+        yield ("size", i), columns
+
+
+# --- copies ---------------------------------------------------------------------------
+
+
+def _originals(table: Table) -> dict[Column, Column]:
+    """What mirrors something else, and that."""
+    found: dict[Column, Column] = {}
+    # By what follows the argument in a path; by values; by lengths.
+    tails: dict[object, Column] = {}
+    equal: dict[object, Column] = {}
+    for column, ids in table.columns.items():
+        path, aspect, _ = column
+        if tail := path[len(argument_of(path)) :]:
+            tails.setdefault(_mirrored(tail, column, ids), column)
+        if aspect in ("value", "axis"):
+            equal.setdefault((aspect, table.values(column)), column)
+    for column, ids in table.columns.items():
+        path, aspect, _ = column
+        if aspect == "value":
+            values = table.values(column)
+            lengths = tuple(str(x[-1]) for x in values if x is not None)
+            known = equal.get(("axis", lengths)) or equal.get(("value", values))
+            if known not in (None, column) and not _are_fields(known, column):
+                found[column] = known
+        for tail in _tails(path):
+            known = tails.get(_mirrored(tail, column, ids))
+            if known and argument_of(known.path) != argument_of(path):
+                found[column] = known
+    return {column: found.get(known, known) for column, known in found.items()}
+
+
+def _are_fields(*columns: Column) -> bool:
+    """Whether they are values of one object, which are all to be told."""
+    owners = {parent(x.path) if x.aspect == "value" else "" for x in columns}
+    return len(owners) == 1 and "" not in owners
+
+
+def _mirrored(tail: str, column: Column, ids: Partition) -> object:
+    # A dtype may come to what is computed from it in a later call.
+    is_late = column.aspect in ("dtype", "weak")
+    return tail, column.aspect, column.axis, None if is_late else ids
+
+
+def _tails(path: str) -> Iterator[str]:
+    """The ends of a path, without its argument; the longest comes last."""
+    node = parent(path)
+    while node:
+        yield path[len(node) :]
+        node = parent(node)
+
+
+def in_proportion(pairs: Iterable[tuple[int, int]]) -> bool:
+    """Whether operations follow a number, as those of a loop that runs so often.
+
+    An `if` adds some, too; so there have to be three numbers or more. A single
+    iteration may be another one.
+    """
+    counts = collections.defaultdict[int, set[int]](set)
+    for n, count in pairs:
+        counts[n].add(count)
+    for least in (1, 2):
+        known = sorted((n, *x) for n, x in counts.items() if n >= least and len(x) == 1)
+        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(known)}
+        if len(known) > 2 and len(slopes) == 1:
+            return slopes.pop() > 0
+    return False

@@ -1,0 +1,179 @@
+"""Rows of what is within programs, and of what each run compiles anew.
+
+These are about compilations that no other edit spares.
+"""
+
+import collections
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from eqx_fastjit._facts import Place
+
+from ._events import Event
+from ._file import Run
+from ._look import Look
+from ._loops import UnrolledLoop
+from ._private import keeps_callbacks
+from ._rules import Part, part_of, Row
+from ._why import is_operation, line_of, name_of
+from ._words import listed
+
+
+# What a `scan` takes, in iterations. XLA compiles iterations that are alike faster than
+# the first one.
+_SCANNED = 4
+# Seconds to read a compiled program from JAX's persistent cache.
+_READING = 4e-3
+# XLA's part over that of tracing and lowering, where a run has nothing to compare with.
+_USUAL = 4.0
+
+
+def look_at(run: Run, event: Event) -> Look:
+    """What was to be seen in the program of an event."""
+    return run.looks.get(event.number, Look())
+
+
+# --- unrolled loops -------------------------------------------------------------------
+
+
+def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
+    """The unrolled loops, each once. What they save is taken from what is `left`."""
+    by_place: dict[Place, dict[Event, UnrolledLoop]] = {}
+    for event in left:
+        for loop in look_at(run, event).loops:
+            by_place.setdefault(loop.place, {})[event] = loop
+    for place, loops in by_place.items():
+        saved = {
+            event: event.seconds * _share(run, event, loop) * _spared(loop)
+            for event, loop in loops.items()
+        }
+        saved = {event: min(x, left[event]) for event, x in saved.items()}
+        for event, seconds in saved.items():
+            left[event] -= seconds
+        longest = max(loops, key=lambda e: e.seconds)
+        loop = loops[longest]
+        facts = {
+            "iterations": loop.iterations,
+            "share": f"{_share(run, longest, loop):.0%}",
+            "function": name_of(longest.function),
+            "scan": "map, or jax.vmap" if loop.independent else "scan",
+        }
+        total = sum(saved.values())
+        part = part_of(
+            "unrolled-loop",
+            facts,
+            count=len(loops),
+            saves=total,
+            gain=total,
+            line=place,
+        )
+        yield Row(
+            name_of(longest.function),
+            (part,),
+            place,
+            seconds=sum(e.seconds for e in loops),
+            saves=total,
+            about=True,
+            compilations=len(loops),
+        )
+
+
+def _share(run: Run, event: Event, loop: UnrolledLoop) -> float:
+    return loop.equations / max(1, look_at(run, event).equations)
+
+
+def _spared(loop: UnrolledLoop) -> float:
+    return max(0.0, 1 - (2 if loop.independent else _SCANNED) / loop.iterations)
+
+
+# --- captured constants ---------------------------------------------------------------
+
+
+def constant_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
+    """The captured constants that make a function compile for long."""
+    by_function: dict[Any, list[Event]] = {}
+    for event in left:
+        if look_at(run, event).constants:
+            by_function.setdefault(event.function.key(), []).append(event)
+    for events in by_function.values():
+        saved = {e: min(left[e], _by_constants(run, e)) for e in events}
+        for event, seconds in saved.items():
+            left[event] -= seconds
+        event = max(events, key=lambda e: saved[e])
+        constants = sorted(look_at(run, event).constants, key=lambda x: -x.seconds)
+        name = name_of(event.function)
+        parts: list[Part] = []
+        for x in constants[:3]:
+            text = f", {x.type}" if x.name else x.type
+            facts = {"path": x.name, "type": text, "function": name}
+            fields: dict[str, Any] = {"path": x.name} if x.name else {}
+            parts.append(part_of("captured-constant", facts, line=x.place, **fields))
+        yield Row(
+            name,
+            tuple(parts),
+            line_of(event),
+            seconds=sum(e.seconds for e in events),
+            saves=sum(saved.values()),
+            about=True,
+            compilations=len(events),
+        )
+
+
+def _by_constants(run: Run, event: Event) -> float:
+    """About what constants add to a compilation.
+
+    That is what XLA takes beyond its usual share in this run, and at most what holding
+    and folding them may take.
+    """
+    others = [
+        e
+        for e in run.events
+        if e.compile and e.lower and not e.cached
+        if not look_at(run, e).constants
+    ]
+    shares = [e.compile / _before_xla(e) for e in others]
+    usual = (statistics.median(shares) if shares else _USUAL) * _before_xla(event)
+    # The former two take longer, too. In a small program an equation takes no longer
+    # than an operation that is compiled by itself.
+    if alone := [e.compile for e in others if is_operation(e)]:
+        usual = min(usual, statistics.median(alone) * look_at(run, event).equations)
+    most = sum(x.seconds for x in look_at(run, event).constants)
+    return max(0.0, min(event.compile - usual, most))
+
+
+def _before_xla(event: Event) -> float:
+    """The seconds of tracing and lowering."""
+    return max(0.0, event.trace - event.nested) + event.lower
+
+
+# --- each run -------------------------------------------------------------------------
+
+
+def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
+    """What JAX's persistent cache would save in later runs, and what it refuses."""
+    kept: list[Event] = []
+    refused: list[Event] = []
+    for event in left:
+        if event.compile and not event.cached:
+            seen = look_at(run, event)
+            if not seen.calls_back or keeps_callbacks():
+                kept.append(event)
+            elif not seen.has_own_callbacks:
+                refused.append(event)
+    is_set = run.cache is not None or any(e.cached for e in run.events)
+    anew = [] if is_set else kept
+    for rule, events in (("run-cache", anew), ("callbacks-not-kept", refused)):
+        seconds = sum(min(left[e], e.compile) for e in events)
+        saved = max(0.0, seconds - _READING * len(events))
+        names = collections.Counter(name_of(e.function) for e in events)
+        facts = {"function": listed(names, 3)}
+        part = part_of(rule, facts, saves=saved, gain=saved)
+        yield Row(
+            "the program" if rule == "run-cache" else facts["function"],
+            (part,),
+            seconds=seconds,
+            saves=saved,
+            later=saved,
+            compilations=len(events),
+        )
