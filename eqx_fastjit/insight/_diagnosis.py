@@ -285,7 +285,9 @@ def row_of(
         other_data=max(0.0, total.seconds - same.seconds),
         wanted=sum(seconds) - max(seconds, default=0.0),
         compilations=len(rows),
-        programs=len({*table.programs}),
+        programs=len(
+            {table.programs[i] for i, x in enumerate(table.rows) if x in rows}
+        ),
     )
     return row, [table.rows[i].event for i in total.rows]
 

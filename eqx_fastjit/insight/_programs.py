@@ -7,6 +7,7 @@ differ in shapes, in dtypes, or in how often a Python loop ran.
 """
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -92,8 +93,9 @@ class _Reader:
             is_value = hasattr(v, "val") or v not in numbers
             return _aval(v) if is_value else f"{numbers[v]}"
 
-        for i, v in enumerate(jaxpr.invars):
-            numbers[v] = i
+        fresh = itertools.count()
+        for v in jaxpr.invars:
+            numbers[v] = next(fresh)
             texts.append(_aval(v))
         for e in jaxpr.eqns:
             found = [self.read(x) for x in jaxprs_in(e)]
@@ -108,10 +110,20 @@ class _Reader:
             results = " ".join(map(_aval, e.outvars))
             inner = " ".join(text for text, _ in found)
             texts.append(f"{e.primitive.name} {options} {inner} {inputs} > {results}")
+            if results == " ".join(map(_aval, e.invars)) and _is_conversion(e):
+                # Of a weak type alone: there is none in a call with a strong one.
+                texts.pop()
+                numbers[e.outvars[0]] = numbers.get(e.invars[0], -1)
+                continue
             for v in e.outvars:
-                numbers[v] = len(numbers)
+                numbers[v] = next(fresh)
         texts.append(" ".join(map(name, jaxpr.outvars)))
         return _digest(texts), kinds
+
+
+def _is_conversion(equation: Any) -> bool:
+    is_literal = hasattr(equation.invars[0], "val")
+    return equation.primitive.name == "convert_element_type" and not is_literal
 
 
 def _aval(v: Any) -> str:

@@ -1,0 +1,67 @@
+"""Each section of docs/rules.md is run: the program that has the rule, and its edit."""
+
+import contextlib
+import io
+import linecache
+import re
+
+import jax
+import pytest
+
+from eqx_fastjit.insight import doctor
+from eqx_fastjit.insight._rules import rules
+from eqx_fastjit.insight._sections import sections
+
+from .pages import ROOT
+
+
+_BLOCK = re.compile(r"^```python(?: title=\"([^\"\n]*)\")?\n(.*?)^```$", re.M | re.S)
+_PAGE = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+_PRELUDE = next(x[2] for x in _BLOCK.finditer(_PAGE) if not x[1])
+# What has no program: a price, and what is about a whole run.
+_WITHOUT = {
+    *("other-program", "run-cache", "callbacks-not-kept", "waits", "blocking-call"),
+}
+
+
+def _programs(rule):
+    return [(x[1], x[2]) for x in _BLOCK.finditer(sections()[rule])]
+
+
+def _run(name, source):
+    """What a program prints, and the rows of its report."""
+    printed, file = io.StringIO(), f"{name}.py"
+    # Where loops are looked for.
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    scope = {"__name__": "__rules__"}
+    exec(_PRELUDE, scope)
+    jax.block_until_ready(jax.numpy.ones(3) / 2)
+    with (
+        jax.numpy_dtype_promotion("standard"),  # as users have it
+        doctor(least=0.0) as report,
+        contextlib.redirect_stdout(printed),
+    ):
+        exec(compile(source, file, "exec"), scope)
+    return printed.getvalue(), report.rows
+
+
+def test_each_rule_has_a_section_in_the_same_order():
+    """And `eqx-fastjit rule` prints it."""
+    assert list(sections()) == list(rules())
+    assert {x for x in sections() if not _programs(x)} == _WITHOUT
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize("rule", [x for x in rules() if x not in _WITHOUT])
+def test_a_section_is_right(rule):
+    """The first program has the rule. The second has none, and prints the same."""
+    (title, before), (other, after) = _programs(rule)
+    printed, rows = _run(f"{rule} before", before)
+    found = [row for row in rows if any(part.rule == rule for part in row.parts)]
+    assert len(found) == 1, [part.rule for row in rows for part in row.parts]
+    assert rule == "stale-value" or found[0].saves > 0
+    if counts := re.findall(r"\d+", title if "program" in title else ""):
+        assert [found[0].compilations, found[0].programs] == [*map(int, counts)]
+    same, rows = _run(f"{rule} after", after)
+    assert not [row for row in rows if row.saves > row.later or row.is_wrong]
+    assert (printed == same) == (other != "other results")
