@@ -49,6 +49,7 @@ class Diagnosis:
         """The columns by which programs differ that could be one."""
         one = (x for _, x in self.edits if x.differs_within(self.table.programs))
         is_one = {x for x in one if not x.is_mixed}
+        is_one |= {x for rule, x in self.edits if x.is_no_shape and not x.is_mixed}
         return {c for _, x in self.edits if x not in is_one for c in x.columns}
 
     def saved(self, objects: Iterable[Object]) -> Saved:
@@ -98,14 +99,16 @@ def diagnose(table: Table) -> Diagnosis:
     same = [x for x in within if not x.is_mixed]
     decides = _deciding(table, same)
     edits = [("decides" if x is decides else _rule_of_same(x), x) for x in same]
-    needed: list[Object] = []
-    for found in objects:
-        if found not in same:
-            rule = _rule_of_other(found)
-            if rule is None:
-                needed.append(found)
-            else:
-                edits.append((rule, found))
+    rest = [x for x in objects if x not in same]
+    wide = [(rule, x) for x in rest if (rule := _rule_of_other(x))]
+    # Where these always differ as well, no two programs are the same. What cannot be
+    # a shape is then told by the kinds of operations.
+    again = [
+        x for x in rest if wide and x.is_no_shape and x.differs_within(table.kinds)
+    ]
+    again = [x for x in again if x not in (y for _, y in wide)]
+    edits += [*wide, *((_rule_of_same(x), x) for x in again)]
+    needed = [x for x in rest if x not in (y for _, y in edits)]
     diagnosis = Diagnosis(table, tuple(edits), tuple(needed))
     saved = diagnosis.total.rows
     # What saves nothing, whatever else is mended, is no edit.
@@ -116,8 +119,8 @@ def diagnose(table: Table) -> Diagnosis:
     ]
     if kept or not saved:
         dropped = [x for rule, x in edits if (rule, x) not in kept]
-        wide = [x for x in dropped if x not in same]
-        return Diagnosis(table, tuple(kept), (*needed, *wide))
+        others = [x for x in dropped if x not in same]
+        return Diagnosis(table, tuple(kept), (*needed, *others))
     return diagnosis
 
 

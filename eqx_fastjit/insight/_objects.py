@@ -67,6 +67,18 @@ class Object:
         return len(pairs) > len({*classes})
 
     @property
+    def is_no_shape(self) -> bool:
+        """Whether it is of a type that nothing can take for a length.
+
+        It is made again, such as an optimiser, or a number with a fraction.
+        """
+        if self.kind == "number":
+            return not self.is_mixed and all(
+                x is None or "float" in x.type for x in self.leaves
+            )
+        return self.kind in ("optimiser", "function", "callable", "object")
+
+    @property
     def is_mixed(self) -> bool:
         """Whether it is a number in some calls, and an array in others."""
         kinds = {x.kind for x in self.leaves if x is not None}
