@@ -272,12 +272,12 @@ def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
     owner = path
     while (leaf := table.leaf(owner)) is not None and leaf.of and parent(owner):
         owner = parent(owner)
-    if any(x.dtype for x in leaves) or _has_arrays(table, path):
-        return "array", path
     if all(x.type.rpartition(".")[2] in FUNCTIONS for x in leaves):
         if argument_of(path) == table.name:  # which is passed along with the arguments
             return "function", table.name
         return ("callable", path) if owner == path else ("object", owner)
+    if any(x.dtype for x in leaves) or _has_arrays(table, path):
+        return "array", path
     if all(map(is_number, leaves)):
         return "number", None, argument_of(path), owner != path and owner, ids
     if all(map(_is_label, leaves)):
