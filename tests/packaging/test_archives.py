@@ -218,3 +218,13 @@ def test_a_broken_extension_is_one_warning(copied, tmp_path):
     assert ended.stderr.count("the C extension cannot be loaded") == 1
     ended = copied(EQX_FASTJIT_ENGINE="python")
     assert ended.stdout.startswith("python") and ended.stderr == ""
+
+
+def test_the_version_is_told_without_the_dependencies():
+    """What bug reports ask for does not end in a traceback."""
+    code = "import sys; sys.path.insert(0, {!r}); from eqx_fastjit import cli\n"
+    code = code.format(str(ROOT)) + "sys.exit(cli.main(['--version']))"
+    alone = [sys.executable, "-I", "-S", "-c", code]
+    ended = subprocess.run(alone, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"eqx_fastjit {VERSION}\nequinox: not installed\n" in ended.stdout
