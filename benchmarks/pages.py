@@ -129,17 +129,24 @@ def loops(results: Results) -> str:
     return f"{table}\n\n{made_by(results)}"
 
 
-def loops_by_hand(results: Results) -> str:
-    """The same, of the first file of a GPU, which has medians and no trick."""
-    pairs = [(who, rival) for who, rival in _COMPARED if rival != "trick"]
-    columns = [name for name in _LOOP_COLUMNS if not name.endswith("trick")]
-    rows = []
-    for name, row in results["rows"].items():
-        equinox = Cell(number(row["us_per_iteration"]["eqx"]))
-        found = [row[f"{who.replace('install', 'block')}/{x}"] for who, x in pairs]
-        rows.append([Cell(name), equinox, *(Cell(f"{x:.2f}") for x in found)])
+def loops_by_hand(results: Results, named: Results) -> str:
+    """The same, of the first file of a GPU: medians of an older commit.
+
+    `named` has the same loops, with their titles.
+    """
+    titles = {e["name"]: e["title"] for e in named["cases"]}
+    rows = [
+        [
+            Cell(titles[name].replace("; on a CPU 128, 4 of 64", "")),
+            Cell(number(row["us_per_iteration"]["eqx"])),
+            *(Cell(f"{row[f'ours/{rival}']:.2f}") for rival in _OVER),
+        ]
+        for name, row in results["rows"].items()
+    ]
+    columns = [*_LOOP_COLUMNS[:2], *(f"over {NAMES[rival]}" for rival in _OVER)]
+    title = f"{_LOOP_TITLE}; of the older commit {results['commit']}"
     made = f"{results['device']}; {results['versions']}. {results['origin']}"
-    return f"{_markdown(Table(_LOOP_TITLE, columns, rows))}\n\n{_plain(made)}"
+    return f"{_markdown(Table(title, columns, rows))}\n\n{_plain(made)}"
 
 
 def first_calls(results: Results) -> str:

@@ -88,7 +88,7 @@ def _by_device() -> dict[str, Any]:
 
 def _figure(name: str, page: Path) -> str:
     """A figure, and another one for dark pages."""
-    alt = "eqx_fastjit over each alternative, with a point for each function"
+    alt = "time of a call under equinox, jax.jit and eqx_fastjit, over Equinox's"
     folder = FIGURES.relative_to(page.parent)
     light, dark = f"{folder}/{name}.svg", f"{folder}/{name}-dark.svg"
     if page.name != "README.md":
@@ -115,7 +115,9 @@ def _loops(device: str, page: Path) -> str:
     results = _results(device)
     if not any("iteration" in e["times"] for e in results["cases"]):
         results = _results(f"loops_{device}")
-    return pages.loops_by_hand(results) if "rows" in results else pages.loops(results)
+    if "rows" in results:
+        return pages.loops_by_hand(results, _results("loops_cpu"))
+    return pages.loops(results)
 
 
 # --- putting it into the pages --------------------------------------------------------
