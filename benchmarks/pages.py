@@ -96,14 +96,17 @@ def whole_functions(by_device: ByDevice) -> str:
 
 def headline(by_device: ByDevice) -> str:
     """The time of a call as a share of Equinox's, on each device, in a sentence."""
+    found = {name: _summary(x, "zoo")["eqx"] for name, x in by_device.items()}
+    of = (" of `equinox.filter_jit`'s time", "")
     shares = " and ".join(
-        f"**{_summary(x, 'zoo')['eqx'][0]:.2f}** on a {name.upper()} ({device(x)})"
-        for name, x in by_device.items()
+        f"**{100 * median:.0f}%**{what} on a {name.upper()} ({device(by_device[name])})"
+        for (name, (median, *_)), what in zip(found.items(), of, strict=False)
     )
+    low, high = min(x[1] for x in found.values()), max(x[2] for x in found.values())
     number = len(_only(next(iter(by_device.values())), "zoo")["cases"])
     sentence = (
-        f"Until its result is ready, a call takes {shares} of what it takes under "
-        f"`equinox.filter_jit`: medians of [{number} functions](#how-fast)."
+        f"Measured to a finished result, the median call takes {shares}: [{number} "
+        f"small functions](#how-fast), from {100 * low:.0f}% to {100 * high:.0f}%."
     )
     return textwrap.fill(sentence, 92, break_on_hyphens=False)
 
