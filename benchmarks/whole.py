@@ -56,7 +56,7 @@ def markdown(results: dict[str, Any]) -> str:
     from benchmarks.table import ratio_cell
     from benchmarks.timing import interval, ratios
 
-    head = ["program", "equinox, s", "eqx_fastjit, s", "over equinox"]
+    head = ["program", "equinox,\u00a0s", "eqx_fastjit,\u00a0s", "over equinox"]
     rows = []
     pairs = min(len(x) for e in results["programs"] for x in e["seconds"].values())
     for entry in results["programs"]:
