@@ -29,7 +29,8 @@ from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
-from ._describe import Cause, compare, describe, Leaf, number_of, Reason
+from ._compare import Cause, compare, Reason
+from ._describe import describe, Leaf, number_of
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
 from ._programs import Program, program_of
 

@@ -10,8 +10,8 @@ from typing import Any
 from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
-from ._diagnosis import same_program_again
 from ._events import Event, history, unwatch, watch
+from ._functions import same_program_again
 from ._lines import part_text
 from ._why import line_of, show_difference, title_of, why
 from ._words import plural, show_place
