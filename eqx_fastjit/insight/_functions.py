@@ -70,6 +70,7 @@ def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | N
     for old in reversed([*earlier]):
         if (
             old is not event
+            and old.compile
             and old.program is not None
             and old.program.same == event.program.same
             and shared(old) == key
@@ -142,7 +143,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     changed = [x for x in found.leaves if x is not None]
     return {
         "path": f"{path}()" if found.kind == "function" else path,
-        "values": listed(map(_short, values), 3),
+        "values": _some([*map(_short, values)]),
         "array": f"jnp.asarray({number})",
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
@@ -156,6 +157,10 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "type": changed[-1].type if changed else "",
         **_closure(table, found),
     }
+
+
+def _some(values: list[str], most: int = 3) -> str:
+    return ", ".join(values[:most] + ["..."] * (len(values) > most))
 
 
 def _short(text: str) -> str:
@@ -183,8 +188,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
     passed: list[str] = []
     made: list[str] = []
     for name, path in cells.items():
-        values = listed((str(x) for x in table.leaves(path) if x is not None), 2)
-        shown.append(f"{name} {values}")
+        values = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
+        shown.append(f"{name} {_some([*map(_short, values)], 2)}")
         leaf = table.leaf(path)
         is_dynamic = is_number(leaf) or (leaf is not None and bool(leaf.dtype))
         (passed if is_dynamic else made).append(name)
