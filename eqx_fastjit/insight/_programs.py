@@ -6,6 +6,7 @@ differ in nothing that had to be static. Programs of the same *kinds* of operati
 differ in shapes, in dtypes, or in how often a Python loop ran.
 """
 
+import functools
 import hashlib
 import itertools
 import re
@@ -127,7 +128,11 @@ def _is_conversion(equation: Any) -> bool:
 
 
 def _aval(v: Any) -> str:
-    aval = v.aval
+    return _show(v.aval)
+
+
+@functools.lru_cache(maxsize=4096)  # most are alike
+def _show(aval: Any) -> str:
     if not hasattr(aval, "dtype"):
         return str(aval)
     return show_array(getattr(aval, "shape", ()), str(aval.dtype))
