@@ -26,8 +26,6 @@ from scripts import startup
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 FIGURES = ROOT / "docs" / "assets" / "bench"
-PICTURE = f"{ROOT}/docs/assets/doctor-{{}}.png"
-_CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 _PART = re.compile(
     r"(?P<begin>^<!-- generated:(?P<kind>[a-z]+)-?(?P<name>[\w.-]*) -->$).*?"
@@ -132,9 +130,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
     "upstream": lambda name, page: upstream.markdown(_results("upstream")),
-    "startup": lambda name, page: (
-        startup.summary if name == "summary" else startup.markdown
-    )(_results("startup")),
+    "startup": lambda name, page: startup.markdown(_results(name)),
     "zoo": lambda name, page: (
         pages.headline if name == "headline" else pages.whole_functions
     )(_by_device()),
@@ -158,14 +154,16 @@ def _take_picture() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = f"{folder}/doctor.html"
         _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
-        options = {"executable_path": shutil.which("chromium"), "args": _CHROMIUM}
-        browser = playwright.chromium.launch(**options)
-        for scheme in ("light", "dark"):
-            size = {"width": 900, "height": 560}
-            page = browser.new_page(viewport=size, color_scheme=scheme)
-            page.goto(f"file://{file}")
-            page.screenshot(path=PICTURE.format(scheme))
-        browser.close()
+        chromium = {
+            "executable_path": shutil.which("chromium"),
+            "args": ["--no-sandbox"],
+        }
+        with playwright.chromium.launch(**chromium) as browser:
+            for scheme in ("light", "dark"):
+                size = {"width": 900, "height": 560}
+                page = browser.new_page(viewport=size, color_scheme=scheme)
+                page.goto(f"file://{file}")
+                page.screenshot(path=f"{FIGURES.parent}/doctor-{scheme}.png")
 
 
 def main() -> None:

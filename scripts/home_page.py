@@ -23,10 +23,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"]({name}", f"]({name.lower()}")
     # The site has room for the doctor's page, of which the README has the first lines.
-    picture = "".join(
-        f"![The doctor's page](assets/doctor-{scheme}.png#only-{scheme})\n"
-        for scheme in ("light", "dark")
-        if (ROOT / "docs" / "assets" / f"doctor-{scheme}.png").exists()
-    )
+    image = "![The doctor's page](assets/doctor-{0}.png#only-{0})"
+    pictures = f"{image.format('light')}\n{image.format('dark')}"
     end = "<!-- /generated:doctor-first -->"
-    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{picture}")
+    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{pictures}\n")

@@ -128,17 +128,6 @@ def markdown(results: dict[str, Any]) -> str:
     return f"{table}\n\n{made_by(results)}"
 
 
-def summary(results: dict[str, Any]) -> str:
-    """What each way to start gains, in a sentence."""
-    _, cached, portable, compiled, _ = _rows(results)["median"]
-    return (
-        f"JAX's persistent cache alone brings a start to {cached:.2f} of the time. The "
-        f"portable form of an exported function brings it to {portable:.2f}, and the "
-        f"compiled form to {compiled:.2f} (medians of {len(results['programs'])} "
-        "functions)."
-    )
-
-
 def _rows(results: dict[str, Any]) -> dict[str, list[float]]:
     """Seconds from scratch, the other ways over that, and later calls; and medians."""
     rows: dict[str, list[float]] = {}
