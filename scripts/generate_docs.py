@@ -59,9 +59,7 @@ def _help_of(*name: str) -> str:
 
 
 def _doctor(name: str, page: Path) -> str:
-    """The beginning of the doctor's report on an example: times, and what to edit.
-
-    By the name `first`, only the headline and the first finding, below the command.
+    """The doctor's report on an example; by the name `first`, only what can be saved.
 
     To record the example again:
 
@@ -69,13 +67,10 @@ def _doctor(name: str, page: Path) -> str:
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
     out = _run("doctor", "benchmarks/results/faulty_train.jsonl")
-    lines = out.stderr.partition("\n\n1. ")[0].strip().splitlines()
+    lines = out.stderr.strip().splitlines()
     if name == "first":
-        rows = lines.index("") + 1
-        end = next(i for i, line in enumerate(lines) if line.startswith("2 "))
-        times = next(i for i, line in enumerate(lines) if line.startswith("    "))
         typed = "$ eqx-fastjit doctor examples/faulty_train.py"
-        lines = [typed, *lines[1:times], "...", *lines[rows:end]]
+        lines = [typed, *lines[1 : lines.index("")]]
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
 
 

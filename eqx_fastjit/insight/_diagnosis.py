@@ -19,7 +19,7 @@ from ._describe import is_below, Leaf, shared, WRAPPED
 from ._events import Event
 from ._objects import in_proportion, is_number, module_of, Object, objects_of
 from ._rules import Part, part_of, Row
-from ._table import Column, Saved, Table, tables_of
+from ._table import Column, compilation_of, Saved, Table
 from ._why import show_placement
 from ._words import listed
 
@@ -47,7 +47,8 @@ class Diagnosis:
     @functools.cached_property
     def wide(self) -> set[Column]:
         """The columns by which programs differ that could be one."""
-        is_one = {x for _, x in self.edits if x.differs_within(self.table.programs)}
+        one = (x for _, x in self.edits if x.differs_within(self.table.programs))
+        is_one = {x for x in one if not x.is_mixed}
         return {c for _, x in self.edits if x not in is_one for c in x.columns}
 
     def saved(self, objects: Iterable[Object]) -> Saved:
@@ -93,7 +94,8 @@ class Diagnosis:
 def diagnose(table: Table) -> Diagnosis:
     """Which objects to edit, by which rules."""
     objects = objects_of(table)
-    same = [x for x in objects if x.differs_within(table.programs)]
+    within = [x for x in objects if x.differs_within(table.programs)]
+    same = [x for x in within if not x.is_mixed]
     decides = _deciding(table, same)
     edits = [("decides" if x is decides else _rule_of_same(x), x) for x in same]
     needed: list[Object] = []
@@ -201,7 +203,7 @@ def _rule_of_other(found: Object) -> str | None:
     kind = found.kind
     is_alike = found.differs_within(found.table.kinds)
     if kind == "number":
-        if any(x is not None and x.kind == "array" for x in found.leaves):
+        if found.is_mixed:
             return "begin-alike" if found.is_carried else "number"
         return "loop-count" if _is_loop_count(found) else None
     if kind == "weak":
@@ -307,8 +309,8 @@ def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | N
             and old.program.same == event.program.same
             and shared(old) == key
         ):
-            (table, _), *_ = tables_of([old, event]) or [(None, [])]
-            found = table and row_of(event.function.name, table, None)
+            rows = [compilation_of(x, [x]) for x in (old, event)]
+            found = row_of("", Table(event.function.name, rows), None)
             return list(found[0].parts) if found else []
     return None
 

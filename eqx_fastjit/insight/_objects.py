@@ -66,6 +66,12 @@ class Object:
         pairs = {*zip(classes, self.ids, strict=True)}
         return len(pairs) > len({*classes})
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it is a number in some calls, and an array in others."""
+        kinds = {x.kind for x in self.leaves if x is not None}
+        return self.kind == "number" and kinds == {"static", "array"}
+
     @functools.cached_property
     def sizes(self) -> list[int]:
         """The lengths of the axis that differs, in order; empty if there are more."""

@@ -5,9 +5,11 @@
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 # pyright: reportUnknownLambdaType=false
 
+import collections
 import dataclasses
 import functools
 import importlib.util
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +17,16 @@ from typing import Any
 
 import jax
 
+from eqx_fastjit._facts import is_users, Place
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
+from ._equations import JAX
 from ._events import history
 from ._shown import Shown
 from ._target import target
 from ._timing import time_call, time_calls, Timing
-from ._words import show_seconds, table, wrapped
+from ._words import show_place, show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
@@ -197,9 +201,42 @@ def _below(session: Any, names: list[str]) -> Any:
     return session
 
 
-def of_program(session: Any) -> Any:
-    """A session without the frames of the command that ran the program."""
-    return _below(session, ["the program"])
+# In these, a function is traced, compiled or run as a whole.
+_JITTING = (
+    *(f"jax{os.sep}_src{os.sep}pjit.py", f"equinox{os.sep}_jit.py"),
+    f"eqx_fastjit{os.sep}",
+)
+
+
+def of_program(session: Any) -> tuple[Any, dict[str, float]]:
+    """A session without the frames of the command that ran the program.
+
+    **Returns:** the session, in which operations outside of jit are marked, and the
+    seconds of these by the function of the user's that calls them, the most first.
+    """
+    session = _below(session, ["the program"])
+    found: collections.Counter[str] = collections.Counter()
+    for stack, seconds in session.frame_records:
+        i = _operation_at(stack)
+        if i is not None:
+            name, rest = stack[i].split("\0", 1)
+            stack[i] = f"{name} (outside of jit)\0{rest}"
+            function, file, line, *_ = stack[i - 1].split("\0")
+            place = show_place(Place(file, int(line.partition("\x01")[0]), function))
+            found[f"{function} ({place})"] += seconds  # pyright: ignore
+    return session, dict(found.most_common())
+
+
+def _operation_at(stack: list[str]) -> int | None:
+    """Where in a stack an operation of JAX is, if that is outside of jit."""
+    files = [frame.split("\0")[1] for frame in stack]
+    users = [i for i, x in enumerate(files) if x and is_users(x)]
+    i = users[-1] + 1 if users else len(files)
+    is_called = i < len(files) and files[i].startswith(JAX[0])
+    is_inside = any(x in file for file in files[:i] for x in _JITTING)
+    name = stack[i].split("\0")[0] if is_called else ""
+    reads = ("_value", "block_until_ready", "device_get", "item", "__float__")
+    return None if is_inside or not is_called or name.endswith(reads) else i
 
 
 def tree_text(session: Any, *, show_all: bool = False) -> str:

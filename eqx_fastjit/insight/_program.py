@@ -16,6 +16,8 @@ from ._words import show_seconds, table, wrapped
 
 # Seconds between two samples of the program, which may run for long.
 _INTERVAL = 0.01
+# Of what is marked in the tree.
+_OUTSIDE = "Operations outside of jit took about {}, most of it in {}."
 # Functions that are called again, to time them: those with the most calls.
 _MEASURED = 3
 
@@ -95,8 +97,12 @@ class ProgramProfile:
         calls = table("Jitted functions", header, rows)
         use = self._device.use()
         texts = [str(use), conclusion] if use is not None else [conclusion]
+        tree, outside = of_program(session)
+        if total := sum(outside.values()):
+            most = next(iter(outside))
+            texts.insert(0, _OUTSIDE.format(show_seconds(total), most))
         last = ["\n".join(wrapped(text)) for text in texts]
-        return "\n\n".join([tree_text(of_program(session)), calls, *last])
+        return "\n\n".join([tree_text(tree), calls, *last])
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info

@@ -296,20 +296,24 @@ def tables_of(
             event = next((e for e in inside if not e.is_part), inside[0])
             if event.gone or event.is_part:
                 continue
-            is_before = event.number in earlier
-            rows.append(
-                Compilation(
-                    event,
-                    {leaf.path: leaf for leaf in event.signature},
-                    next((e.program for e in inside if e.program), None),
-                    0.0 if is_before else sum(e.seconds for e in inside),
-                    is_before,
-                )
-            )
+            rows.append(compilation_of(event, inside, event.number in earlier))
             found += inside
         if any(not x.is_before for x in rows):
             out.append((Table(rows[0].event.function.name, rows), found))
     return out
+
+
+def compilation_of(
+    event: Event, inside: Iterable[Event], is_before: bool = False
+) -> Compilation:
+    """A row: an event, with all that are a part of it."""
+    return Compilation(
+        event,
+        {leaf.path: leaf for leaf in event.signature},
+        next((e.program for e in inside if e.program), None),
+        0.0 if is_before else sum(e.seconds for e in inside),
+        is_before,
+    )
 
 
 def outermost_of(event: Event, by_number: Mapping[int, Event]) -> Event:
