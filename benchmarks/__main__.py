@@ -1,6 +1,6 @@
 """Time `jax.jit`, `equinox.filter_jit` and `eqx_fastjit.filter_jit` side by side.
 
-    python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--json FILE]
+    python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--dispatch] [--json FILE]
 
 Contenders take turns in one process, after checking that all return the same results.
 The exit code is 1 if something could not be timed, 2 for bad input, and 130 after
@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--cases", default="table", help="cases or groups, separated by commas; or all")
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
     add("--rounds", type=int, default=30, help="by default %(default)s")
+    add("--dispatch", action="store_true", help="also show times until calls return")
     return parser
 
 
@@ -106,7 +107,7 @@ def _main(options: argparse.Namespace) -> int:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from benchmarks.cases import CASES, choose, UnknownCase
-        from benchmarks.results_file import describe, dumps, new_results
+        from benchmarks.results_file import busy, describe, dumps, new_results
         from benchmarks.table import print_results
     except ModuleNotFoundError as e:
         raise Refused(f'{e}: run pip install ".[bench]"') from None
@@ -121,7 +122,8 @@ def _main(options: argparse.Namespace) -> int:
     columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         _run(cases, options, results, bar)
-    print_results(console, results)
+    results["busy"] = results["busy"] or busy()
+    print_results(console, results, options.dispatch)
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
     if results["interrupted"]:

@@ -96,14 +96,17 @@ def whole_functions(by_device: ByDevice) -> str:
 
 def headline(by_device: ByDevice) -> str:
     """The time of a call as a share of Equinox's, on each device, in a sentence."""
+    found = {name: _summary(x, "zoo")["eqx"] for name, x in by_device.items()}
+    of = (" of `equinox.filter_jit`'s time", "")
     shares = " and ".join(
-        f"**{_summary(x, 'zoo')['eqx'][0]:.2f}** on a {name.upper()} ({device(x)})"
-        for name, x in by_device.items()
+        f"**{100 * median:.0f}%**{what} on a {name.upper()} ({device(by_device[name])})"
+        for (name, (median, *_)), what in zip(found.items(), of, strict=False)
     )
+    low, high = min(x[1] for x in found.values()), max(x[2] for x in found.values())
     number = len(_only(next(iter(by_device.values())), "zoo")["cases"])
     sentence = (
-        f"Until its result is ready, a call takes {shares} of what it takes under "
-        f"`equinox.filter_jit`: medians of [{number} functions](#how-fast)."
+        f"Measured to a finished result, the median call takes {shares}: [{number} "
+        f"small functions](#how-fast), from {100 * low:.0f}% to {100 * high:.0f}%."
     )
     return textwrap.fill(sentence, 92, break_on_hyphens=False)
 
@@ -129,17 +132,24 @@ def loops(results: Results) -> str:
     return f"{table}\n\n{made_by(results)}"
 
 
-def loops_by_hand(results: Results) -> str:
-    """The same, of the first file of a GPU, which has medians and no trick."""
-    pairs = [(who, rival) for who, rival in _COMPARED if rival != "trick"]
-    columns = [name for name in _LOOP_COLUMNS if not name.endswith("trick")]
-    rows = []
-    for name, row in results["rows"].items():
-        equinox = Cell(number(row["us_per_iteration"]["eqx"]))
-        found = [row[f"{who.replace('install', 'block')}/{x}"] for who, x in pairs]
-        rows.append([Cell(name), equinox, *(Cell(f"{x:.2f}") for x in found)])
+def loops_by_hand(results: Results, named: Results) -> str:
+    """The same, of the first file of a GPU: medians of an older commit.
+
+    `named` has the same loops, with their titles.
+    """
+    titles = {e["name"]: e["title"] for e in named["cases"]}
+    rows = [
+        [
+            Cell(titles[name].replace("; on a CPU 128, 4 of 64", "")),
+            Cell(number(row["us_per_iteration"]["eqx"])),
+            *(Cell(f"{row[f'ours/{rival}']:.2f}") for rival in _OVER),
+        ]
+        for name, row in results["rows"].items()
+    ]
+    columns = [*_LOOP_COLUMNS[:2], *(f"over {NAMES[rival]}" for rival in _OVER)]
+    title = f"{_LOOP_TITLE}; of the older commit {results['commit']}"
     made = f"{results['device']}; {results['versions']}. {results['origin']}"
-    return f"{_markdown(Table(_LOOP_TITLE, columns, rows))}\n\n{_plain(made)}"
+    return f"{_markdown(Table(title, columns, rows))}\n\n{_plain(made)}"
 
 
 def first_calls(results: Results) -> str:

@@ -7,7 +7,8 @@ It is JSON, with:
 - `machine`, `device`, `versions`, `engine`;
 - `cases`: for each case `name`, `group`, `title`, and `times`, which has one
   number a round for each mode and contender (see `timing.measure`);
-- `problems`: a line for each case that could not be timed; `interrupted`.
+- `problems`: a line for each case that could not be timed; `interrupted`;
+- `busy`: a sentence, if the machine did something else at the same time.
 """
 
 import contextlib
@@ -82,6 +83,14 @@ def commit() -> str:
         return "unknown"
 
 
+def busy() -> str:
+    """A sentence, if this machine has more to do than its cores can; else nothing."""
+    load, cores = getattr(os, "getloadavg", lambda: [0.0])()[0], os.cpu_count() or 1
+    if load <= 1.5 * cores:
+        return ""
+    return f"This machine is busy (load {load:.0f}, {cores} cores): trust no result."
+
+
 def new_results(module: str) -> Results:
     """Results without any cases yet, of the module that this process runs."""
     import jax
@@ -96,6 +105,7 @@ def new_results(module: str) -> Results:
         "device": {"platform": device.platform, "kind": device.device_kind},
         "versions": versions(),
         "engine": eqx_fastjit.engine(),
+        "busy": busy(),
         "interrupted": False,
         "problems": [],
         "cases": [],

@@ -19,8 +19,8 @@ NAMES = {
 }
 RIVALS = ("eqx", "trick", "jit", "flat", "eager")
 TITLES = {
-    "dispatch": "Until the call returns, microseconds",
     "blocked": "Until the result is ready, microseconds",
+    "dispatch": "Until the call returns, microseconds",
     "iteration": "An iteration of a loop, microseconds",
     "total": "First calls, milliseconds",
 }
@@ -66,11 +66,15 @@ def median_cell(values: list[float]) -> Cell:
 
 
 def ratio_cell(x: Interval, with_interval: bool = True) -> Cell:
-    """A ratio, with its interval or without."""
+    """A ratio, with its interval or without.
+
+    Whether the whole interval is below 1 is decided by its ends as they are printed.
+    """
     if x.high - x.low > x.median:
         return _NOISE
-    kind = "faster" if x.high < 1 else "slower" if x.low > 1 else ""
-    spread = f" ({x.low:.2f}–{x.high:.2f})" if with_interval else ""  # noqa: RUF001
+    low, high = f"{x.low:.2f}", f"{x.high:.2f}"
+    kind = "faster" if float(high) < 1 else "slower" if float(low) > 1 else ""
+    spread = f" ({low}–{high})" if with_interval else ""  # noqa: RUF001
     return Cell(f"{x.median:.2f}{spread}", kind)
 
 
@@ -93,12 +97,15 @@ def _tables(title: str, rows: list[Row]) -> list[Table]:
     columns = ["case", *(NAMES[name] for name in names)]
     over = ["case", *(f"over {NAMES[name]}" for name in rivals)]
     out = [Table(title, columns, of_times)]
-    return [*out, Table("eqx_fastjit over each", over, of_ratios)] if rivals else out
+    what = f"eqx_fastjit over each: {title[0].lower()}{title[1:].partition(',')[0]}"
+    return [*out, Table(what, over, of_ratios)] if rivals else out
 
 
 def ratio(times: dict[str, list[float]], rival: str, with_interval: bool = True):
     """The cell of eqx_fastjit over a rival; empty if one of them was not timed."""
     found = ratios(times, rival)
+    if found and _NOISE in (median_cell(times[name]) for name in ("ours", rival)):
+        return _NOISE
     return ratio_cell(interval(found), with_interval) if found else Cell("")
 
 
@@ -125,15 +132,21 @@ def tables(results: Results, modes: Iterable[str] = TITLES) -> list[Table]:
 # --- on a terminal --------------------------------------------------------------------
 
 
-def print_results(console, results: Results) -> None:
-    """Print all tables, and what could not be timed, on a console of rich."""
-    for table in tables(results):
-        console.print(_for_rich(table))
+def print_results(console, results: Results, dispatch: bool = False) -> None:
+    """Print tables, ratios first, and what could not be timed, on a console of rich.
+
+    `dispatch` includes the times until calls return.
+    """
+    for mode in (x for x in TITLES if dispatch or x != "dispatch"):
+        for table in reversed(tables(results, [mode])):
+            console.print(_for_rich(table))
     names = {c for e in results["cases"] for by in e["times"].values() for c in by}
     for name in filter(names.__contains__, CONTENDERS):
         console.print(f"{NAMES[name]}: {CONTENDERS[name]}", highlight=False)
     if results["cases"]:
         console.print(EXPLANATION, highlight=False)
+    if busy := results.get("busy"):
+        console.print(busy, style="bold red", highlight=False)
     for line in results["problems"]:
         console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
 

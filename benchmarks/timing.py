@@ -43,19 +43,19 @@ class Interval(NamedTuple):
     high: float
 
 
-def interval(values: list[float], confidence: float = 0.95) -> Interval:
-    """The median of at least one value, with its confidence interval.
+def interval(values: list[float]) -> Interval:
+    """The median of at least one value, with its 95% confidence interval.
 
     The interval is between two order statistics, by the binomial distribution, which
-    assumes nothing about the distribution of the values. Too few values (fewer than
-    six, for 95%) have the interval from the least to the greatest.
+    assumes nothing about the distribution of the values. Fewer than six
+    have the interval from the least to the greatest.
     """
     ordered, n = sorted(values), len(values)
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     below, outside = 0.0, 0
     for k in range((n + 1) // 2):
         below += math.comb(n, k) / 2**n
-        if 2 * below > 1 - confidence:
+        if 2 * below > 0.05:
             break
         outside = k
     return Interval(ordered[outside], middle, ordered[n - 1 - outside])

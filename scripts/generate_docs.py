@@ -1,21 +1,24 @@
 """Generate parts of the README and of the documentation.
 
-    python -m scripts.generate_docs
+    python -m scripts.generate_docs [--picture]
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, the doctor's report on an example, or tables of the files in
-benchmarks/results, and draws the figures.
+benchmarks/results, and draws the figures. With `--picture`, Chromium takes the picture
+of the doctor's page that the site's home shows.
 """
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages, plot, table, whole
+from benchmarks import pages, plot, table, upstream, whole
 from benchmarks.cases import GROUPS
 from scripts import startup
 
@@ -23,6 +26,8 @@ from scripts import startup
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 FIGURES = ROOT / "docs" / "assets" / "bench"
+PICTURE = f"{ROOT}/docs/assets/doctor-{{}}.png"
+_CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 _PART = re.compile(
     r"(?P<begin>^<!-- generated:(?P<kind>[a-z]+)-?(?P<name>[\w.-]*) -->$).*?"
@@ -83,7 +88,7 @@ def _by_device() -> dict[str, Any]:
 
 def _figure(name: str, page: Path) -> str:
     """A figure, and another one for dark pages."""
-    alt = "eqx_fastjit over each alternative, with a point for each function"
+    alt = "time of a call under equinox, jax.jit and eqx_fastjit, over Equinox's"
     folder = FIGURES.relative_to(page.parent)
     light, dark = f"{folder}/{name}.svg", f"{folder}/{name}-dark.svg"
     if page.name != "README.md":
@@ -110,7 +115,9 @@ def _loops(device: str, page: Path) -> str:
     results = _results(device)
     if not any("iteration" in e["times"] for e in results["cases"]):
         results = _results(f"loops_{device}")
-    return pages.loops_by_hand(results) if "rows" in results else pages.loops(results)
+    if "rows" in results:
+        return pages.loops_by_hand(results, _results("loops_cpu"))
+    return pages.loops(results)
 
 
 # --- putting it into the pages --------------------------------------------------------
@@ -124,6 +131,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
+    "upstream": lambda name, page: upstream.markdown(_results("upstream")),
     "startup": lambda name, page: (
         startup.summary if name == "summary" else startup.markdown
     )(_results("startup")),
@@ -143,8 +151,27 @@ def generated(page: Path) -> str:
     return _PART.sub(replace, page.read_text(encoding="utf-8"))
 
 
+def _take_picture() -> None:
+    """Save how the doctor's page begins, in both schemes."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = f"{folder}/doctor.html"
+        _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
+        options = {"executable_path": shutil.which("chromium"), "args": _CHROMIUM}
+        browser = playwright.chromium.launch(**options)
+        for scheme in ("light", "dark"):
+            size = {"width": 900, "height": 560}
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.goto(f"file://{file}")
+            page.screenshot(path=PICTURE.format(scheme))
+        browser.close()
+
+
 def main() -> None:
     """Write all pages and figures."""
+    if "--picture" in sys.argv:
+        _take_picture()
     plot.save_figures(_by_device(), FIGURES)
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")

@@ -22,4 +22,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"]({name}", f"]({name.lower()}")
-    return text.replace("](docs/", "](")
+    # The site has room for the doctor's page, of which the README has the first lines.
+    picture = "".join(
+        f"![The doctor's page](assets/doctor-{scheme}.png#only-{scheme})\n"
+        for scheme in ("light", "dark")
+        if (ROOT / "docs" / "assets" / f"doctor-{scheme}.png").exists()
+    )
+    end = "<!-- /generated:doctor-first -->"
+    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{picture}")

@@ -10,7 +10,7 @@ import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,17 @@ def _output(path: str) -> Path:
 def _print_versions() -> int:
     """Print what a bug report needs. What may fail comes last."""
     print("eqx_fastjit", eqx_fastjit.__version__)
-    print("equinox", version("equinox"))
-    print("engine", eqx_fastjit.engine(), flush=True)
-    import jax
+    try:
+        print("equinox", version("equinox"))
+    except PackageNotFoundError:
+        print("equinox: not installed")
+    try:
+        print("engine", eqx_fastjit.engine(), flush=True)
+        import jax
 
-    jax.print_environment_info()
+        jax.print_environment_info()
+    except Exception as e:
+        print(f"{type(e).__name__}: {e}")
     return 0
 
 

@@ -6,7 +6,6 @@
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
     call.c       the callable: call, block, errors
-    ticks.c      a clock that interrupts, for the tools
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -177,8 +176,6 @@ typedef struct {
 
 Specialization *table_find(PyObject *table, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
-PyObject *start_ticks(PyObject *module, PyObject *args);
-PyObject *stop_ticks(PyObject *module, PyObject *unused);
 PyObject *find_signature(PyObject *module, PyObject *args);
 
 /* --- results -------------------------------------------------------------------------- */

@@ -77,8 +77,6 @@ static PyMethodDef module_methods[] = {
     {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
     {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
-    {"start_ticks", start_ticks, METH_VARARGS, "Interrupt this thread again and again."},
-    {"stop_ticks", stop_ticks, METH_NOARGS, "Interrupt it no more."},
     {NULL}};
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {

@@ -5,7 +5,6 @@ the programs: what differs between calls of one program had not. What an edit sa
 counted by what is left of the calls without it.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -15,9 +14,16 @@ from typing import Any
 
 from eqx_fastjit._facts import Place
 
-from ._describe import is_below, Leaf, shared, WRAPPED
+from ._describe import is_below, Leaf, shared
 from ._events import Event
-from ._objects import in_proportion, is_number, module_of, Object, objects_of
+from ._objects import (
+    in_proportion,
+    is_literal,
+    is_number,
+    module_of,
+    Object,
+    objects_of,
+)
 from ._rules import Part, part_of, Row
 from ._table import Column, compilation_of, Saved, Table
 from ._why import show_placement
@@ -49,6 +55,7 @@ class Diagnosis:
         """The columns by which programs differ that could be one."""
         one = (x for _, x in self.edits if x.differs_within(self.table.programs))
         is_one = {x for x in one if not x.is_mixed}
+        is_one |= {x for rule, x in self.edits if x.is_no_shape and not x.is_mixed}
         return {c for _, x in self.edits if x not in is_one for c in x.columns}
 
     def saved(self, objects: Iterable[Object]) -> Saved:
@@ -98,14 +105,16 @@ def diagnose(table: Table) -> Diagnosis:
     same = [x for x in within if not x.is_mixed]
     decides = _deciding(table, same)
     edits = [("decides" if x is decides else _rule_of_same(x), x) for x in same]
-    needed: list[Object] = []
-    for found in objects:
-        if found not in same:
-            rule = _rule_of_other(found)
-            if rule is None:
-                needed.append(found)
-            else:
-                edits.append((rule, found))
+    rest = [x for x in objects if x not in same]
+    wide = [(rule, x) for x in rest if (rule := _rule_of_other(x))]
+    # Where these always differ as well, no two programs are the same. What cannot be
+    # a shape is then told by the kinds of operations.
+    again = [
+        x for x in rest if wide and x.is_no_shape and x.differs_within(table.kinds)
+    ]
+    again = [x for x in again if x not in (y for _, y in wide)]
+    edits += [*wide, *((_rule_of_same(x), x) for x in again)]
+    needed = [x for x in rest if x not in (y for _, y in edits)]
     diagnosis = Diagnosis(table, tuple(edits), tuple(needed))
     saved = diagnosis.total.rows
     # What saves nothing, whatever else is mended, is no edit.
@@ -116,8 +125,8 @@ def diagnose(table: Table) -> Diagnosis:
     ]
     if kept or not saved:
         dropped = [x for rule, x in edits if (rule, x) not in kept]
-        wide = [x for x in dropped if x not in same]
-        return Diagnosis(table, tuple(kept), (*needed, *wide))
+        others = [x for x in dropped if x not in same]
+        return Diagnosis(table, tuple(kept), (*needed, *others))
     return diagnosis
 
 
@@ -142,19 +151,9 @@ def _deciding(table: Table, same: Sequence[Object]) -> Object | None:
         == n_of(zip(rest, x.ids, strict=True))
     ]
     # Of several with a value for each row, one that is no literal of the programs.
-    return min(explains, key=lambda x: (x.count, _is_literal(x)), default=None)
-
-
-def _is_literal(found: Object) -> bool:
-    """Whether a number is one of the literals of the programs, mostly."""
-    is_there: list[bool] = []
-    for row in found.table.rows:
-        leaf = row.leaves.get(found.paths[0])
-        if row.program is not None and is_number(leaf) and leaf is not None:
-            text = leaf.text.partition("(")[2].rstrip(")") or leaf.text
-            with contextlib.suppress(ValueError):
-                is_there.append(f"{float(text):.6g}" in row.program.literals)
-    return sum(is_there) > len(is_there) / 2
+    return min(
+        explains, key=lambda x: (x.count, is_literal(table, x.paths[0])), default=None
+    )
 
 
 # By the kind of an object that differs between calls of one program.
@@ -271,7 +270,7 @@ def row_of(
     if not found.edits and total.rows:
         fields: Any = {"count": len(total.rows), "saves": total.seconds}
         parts.append(part_of("dropped", {}, gain=total.seconds, **fields))
-    left = [i for i in range(len(table.rows)) if i not in total.rows]
+    left = [i for i, x in enumerate(table.rows) if x in rows and i not in total.rows]
     parts += [
         _part(found, _NEEDED, x, 0.0)
         for x in found.needed
@@ -399,23 +398,25 @@ def _short(text: str) -> str:
     return f"{float(text):.4g}" if is_long else text
 
 
+# In a path: a variable that a function refers to, or that a partial binds.
+_CELL = re.compile(r"<(\w+)>|\.(?:keywords|args)\['?(\w+)'?\]")
+
+
 def _closure(table: Table, found: Object) -> dict[str, str]:
     """What a function refers to that is not the same, and what to do with that."""
     if found.kind not in ("function", "callable"):
         return {"cells": "", "passed": ""}
-    start = found.path
-    paths = [
-        x for x in table.varying if is_below(x, start) and (y := table.leaf(x)) and y.of
-    ]
     cells: dict[str, str] = {}
-    for path in paths:
-        rest = path.removeprefix(start).replace(WRAPPED, "")
-        name = rest.lstrip(".<").split(">")[0].split(".")[0]
-        cells.setdefault(name, path[: len(path) - len(rest)] + rest)
+    for path in table.varying:
+        leaf = table.leaf(path)
+        if is_below(path, found.path) and leaf is not None and leaf.of:
+            cell = _CELL.search(path, len(found.path))
+            if cell is not None:  # of all that is in one, the variable is told
+                cells.setdefault(cell[1] or cell[2], path[: cell.end()])
     shown: list[str] = []
     passed: list[str] = []
     made: list[str] = []
-    for name, path in [*cells.items()][:4]:
+    for name, path in cells.items():
         values = listed((str(x) for x in table.leaves(path) if x is not None), 2)
         shown.append(f"{name} {values}")
         leaf = table.leaf(path)

@@ -6,6 +6,7 @@ with the original.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -65,6 +66,19 @@ class Object:
         """Whether it differs between rows of one class."""
         pairs = {*zip(classes, self.ids, strict=True)}
         return len(pairs) > len({*classes})
+
+    @property
+    def is_no_shape(self) -> bool:
+        """Whether it is of a type that nothing can take for a length.
+
+        It is made again, such as an optimiser, or a number with a fraction, or one that
+        is a literal of the programs.
+        """
+        if self.kind == "number":
+            is_float = all(x is None or "float" in x.type for x in self.leaves)
+            is_float = is_float or is_literal(self.table, self.paths[0])
+            return not self.is_mixed and is_float
+        return self.kind in ("optimiser", "function", "callable", "object")
 
     @property
     def is_mixed(self) -> bool:
@@ -140,6 +154,18 @@ class Object:
 def is_number(leaf: Leaf | None) -> bool:
     """Whether a static is a number, and no flag."""
     return leaf is not None and bool(_NUMBER.fullmatch(leaf.type))
+
+
+def is_literal(table: Table, path: str) -> bool:
+    """Whether a number is one of the literals of the programs, mostly."""
+    is_there: list[bool] = []
+    for row in table.rows:
+        leaf = row.leaves.get(path)
+        if row.program is not None and leaf is not None and is_number(leaf):
+            text = leaf.text.partition("(")[2].rstrip(")") or leaf.text
+            with contextlib.suppress(ValueError):
+                is_there.append(f"{float(text):.6g}" in row.program.literals)
+    return sum(is_there) > len(is_there) / 2
 
 
 def is_optimiser(leaf: Leaf | None) -> bool:
@@ -246,12 +272,12 @@ def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
     owner = path
     while (leaf := table.leaf(owner)) is not None and leaf.of and parent(owner):
         owner = parent(owner)
-    if any(x.dtype for x in leaves) or _has_arrays(table, path):
-        return "array", path
     if all(x.type.rpartition(".")[2] in FUNCTIONS for x in leaves):
         if argument_of(path) == table.name:  # which is passed along with the arguments
             return "function", table.name
         return ("callable", path) if owner == path else ("object", owner)
+    if any(x.dtype for x in leaves) or _has_arrays(table, path):
+        return "array", path
     if all(map(is_number, leaves)):
         return "number", None, argument_of(path), owner != path and owner, ids
     if all(map(_is_label, leaves)):
@@ -315,7 +341,9 @@ def _originals(table: Table) -> dict[Column, Column]:
         if aspect == "value":
             values = table.values(column)
             lengths = tuple(str(x[-1]) for x in values if x is not None)
-            known = equal.get(("axis", lengths)) or equal.get(("value", values))
+            known = equal.get(("value", values))
+            if not is_literal(table, path):  # it may be what the shape follows
+                known = equal.get(("axis", lengths)) or known
             if known not in (None, column) and not _are_fields(known, column):
                 found[column] = known
         for tail in _tails(path):

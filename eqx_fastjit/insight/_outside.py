@@ -34,8 +34,9 @@ _MAX_EQUATIONS, _MAX_OPTION, _SHOWN = 50, 200, 3
 class Operation(NamedTuple):
     """An operation outside of jit, as it is compiled."""
 
-    # The shapes of its operands; and with those of its results, and what is static.
+    # The shapes of its operands and of its results; and with these, what is static.
     operands: str = ""
+    results: str = ""
     all: str = ""
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
@@ -58,13 +59,17 @@ def operation(jaxpr: Any) -> Operation:
         for k, v in e.params.items()
     ]
     operands, results = ([_show(v) for v in x] for x in (inner.invars, inner.outvars))
-    shown = operands[:_SHOWN] + ["..."] * (len(operands) > _SHOWN)
     return Operation(
-        ", ".join(shown),
+        _listed(operands),
+        _listed(results),
         f"{operands} {results} {options}",
         any(e.primitive.name in CONTROL_FLOW for e in equations),
         is_making,
     )
+
+
+def _listed(shapes: list[str]) -> str:
+    return f"({', '.join(shapes[:_SHOWN] + ['...'] * (len(shapes) > _SHOWN))})"
 
 
 def _is_maker(code: CodeType) -> bool:
@@ -115,7 +120,9 @@ def _row(
     # Of a few operations that take turns, each is compiled once.
     is_again = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
     names = dict.fromkeys(f"{_name(x[0])}" for x in found)
-    values = tuple(dict.fromkeys(f"({seen(e).operands})" for e in main))
+    values = tuple(dict.fromkeys(seen(e).operands for e in main))
+    if len(values) <= len(main) // 2:  # of `jnp.arange`, say
+        values = tuple(dict.fromkeys(seen(e).results for e in main))
     saves = sum(map(_again, found))
     facts = {
         "operations": listed(names, 2),

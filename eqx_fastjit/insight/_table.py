@@ -294,7 +294,7 @@ def tables_of(
         found: list[Event] = []
         for inside in _with_stages(compilations.values()):
             event = next((e for e in inside if not e.is_part), inside[0])
-            if event.gone or event.is_part:
+            if event.is_part or not event.signature:  # its arguments are gone
                 continue
             rows.append(compilation_of(event, inside, event.number in earlier))
             found += inside

@@ -19,6 +19,8 @@ from ._words import plural, show_seconds
 
 # Rows of a report, unless it is `verbose`.
 _ROWS = 10
+# The share of the run below which a part of it has no line.
+_LEAST_SHARE = 0.005
 _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 
@@ -87,6 +89,8 @@ def _wrapped(
 
 def _time(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
     for part in report.time:
+        if not verbose and part.seconds < _LEAST_SHARE * report.run.seconds:
+            continue
         share = part.seconds / report.run.seconds if report.run.seconds else 0.0
         begin = f"{show_seconds(part.seconds):>9} {share:>4.0%} {part.label}"
         lines = [f"{text} {show_seconds(x)}" for text, x in part.lines]

@@ -19,31 +19,21 @@ def test_a_program_computes_the_same_with_eqx_fastjit(name, as_users_have_it):
     assert PROGRAMS[name].__doc__
 
 
-@pytest.mark.parametrize(
-    ("ours", "pairs"),
-    [
-        ([0.5] * 30, 8),  # clearly faster
-        ([0.5, 2.0] * 15, 30),
-        ([2.0] + [0.5] * 29, 12),  # seven of eight are not enough
-    ],
-)
-def test_pairs_are_run_until_the_interval_excludes_1(ours, pairs, monkeypatch):
-    order, times = [], iter(ours)
-
-    def process(name, what):
-        order.append(what)
-        return 1.0 if what == "eqx" else next(times)
-
-    monkeypatch.setattr(whole, "_process", process)
-    assert len(whole.compare("x", 30)["seconds"]["ours"]) == pairs
+def test_a_program_has_the_pairs_that_were_asked_for(monkeypatch):
+    """However clear the first ones are."""
+    order = []
+    monkeypatch.setattr(whole, "_process", lambda name, what: order.append(what) or 1.0)
+    assert len(whole.compare("x", 12)["seconds"]["ours"]) == 12
     assert order[:4] == ["eqx", "ours", "ours", "eqx"]  # neither is always first
 
 
 def test_tables(results):
     seconds = {"eqx": [4.0] * 8, "ours": [2.0] * 8}
     entry = {"title": "a program", "seconds": seconds}
-    text = whole.markdown({**results, "programs": [entry]})
+    more = {"title": "more", "seconds": {x: y * 2 for x, y in seconds.items()}}
+    text = whole.markdown({**results, "programs": [entry, more]})
     assert "| a program | 4.00 | 2.00 | **0.50" in text
+    assert "8 pairs of each program. Made by" in text
     seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
     entry = {"name": "f", "seconds": seconds, "calls": [0.9, 1.0, 3.0]}
     text = startup.markdown({**results, "programs": [entry]})

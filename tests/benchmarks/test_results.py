@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks import pages, plot, results_file, table
 from benchmarks.results_file import dumps, new_results
+from benchmarks.timing import Interval
 
 
 pytestmark = pytest.mark.one_engine
@@ -40,13 +41,28 @@ def test_results_say_where_they_come_from(monkeypatch, tmp_path):
 
 def test_tables_on_a_terminal(results):
     out = io.StringIO()
-    table.print_results(Console(file=out, width=80), results)
-    returns, ready = out.getvalue().split("Until the result is ready")
+    console = Console(file=out, width=80)
+    table.print_results(console, results, dispatch=True)
+    ready, returns = out.getvalue().split("until the call returns")
+    returns, others = returns.split("an iteration of a loop")
+    # What a newcomer asks for is first.
+    assert ready.split()[:4] == ["eqx_fastjit", "over", "each:", "until"]
+    assert "0.05 (0.05" in ready and "5.00 ±0%" in ready
     assert "5.00 ±0%" in returns and "0.50 (0.50" in returns
     assert "equinox" not in returns.partition("case")[2]  # its calls block
-    for shown in ("equinox", "First calls, milliseconds", "An iteration of a loop"):
-        assert shown in ready
-    assert "Not timed: mlp_4: ValueError: why" in ready
+    for shown in ("First calls, milliseconds", "Not timed: mlp_4: ValueError: why"):
+        assert shown in others
+    out.truncate(0)
+    table.print_results(console, {**results, "busy": "This machine is busy"})
+    assert "until the call returns" not in out.getvalue().lower()
+    assert "This machine is busy" in out.getvalue()
+
+
+@pytest.mark.parametrize(("load", "shown"), [(3.0, False), (3.2, True)])
+def test_a_busy_machine_is_named(load, shown, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert ("busy (load 3, 2 cores)" in results_file.busy()) == shown
 
 
 def test_a_median_whose_interval_is_wider_than_itself_is_not_shown():
@@ -55,6 +71,16 @@ def test_a_median_whose_interval_is_wider_than_itself_is_not_shown():
         {"ours": noise, "jit": [1.0] * 3}, "jit"
     )
     assert table.median_cell(noise).text == "–"  # noqa: RUF001
+    # No ratio is shown of what was not measured, though they agree in each round.
+    assert table.ratio({"ours": noise, "jit": noise}, "jit").text == "–"  # noqa: RUF001
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [(0.9, 0.994, "faster"), (0.9, 0.996, ""), (1.004, 2, ""), (1.006, 2, "slower")],
+)
+def test_a_ratio_is_below_1_if_its_interval_is_as_printed(low, high, kind):
+    assert table.ratio_cell(Interval(low, 1.0, high)).kind == kind
 
 
 def test_tables_in_markdown(results):
@@ -76,10 +102,8 @@ def test_tables_in_markdown(results):
 
 
 def test_figures(results, tmp_path):
-    plot.save_figures({"cpu": {**results, "cases": []}}, tmp_path)
-    assert not list(tmp_path.iterdir())
     plot.save_figures({"cpu": results}, tmp_path)
-    assert {x.name for x in tmp_path.iterdir()} == {"ratios.svg", "ratios-dark.svg"}
+    assert {x.name for x in tmp_path.iterdir()} == {"calls.svg", "calls-dark.svg"}
     # Matplotlib puts each text into a comment.
-    for text in ("over jax.jit", "CPU", "0.80"):
-        assert f"<!-- {text} -->" in (tmp_path / "ratios.svg").read_text()
+    for text in ("equinox, CPU", "1.00", "jax.jit, CPU", "0.10", "0.08"):
+        assert f"<!-- {text} -->" in (tmp_path / "calls.svg").read_text()

@@ -25,7 +25,6 @@ def test_the_interval_of_a_median_is_between_order_statistics(n, outside):
     # As many values lie outside as a fair coin allows.
     tail = sum(math.comb(n, k) for k in range(outside + 1)) / 2**n
     assert n < 6 or 2 * tail <= 0.05
-    assert interval(values, 0.99).low <= interval(values, 0.95).low
 
 
 def test_ratios_are_taken_within_rounds():
@@ -48,30 +47,30 @@ def _case(call, **options):
     return Case("x", "x", "x", lambda: makers, names, **options)
 
 
-@pytest.mark.parametrize(("steps", "least"), [(1, 10), (4, 3), (101, 1)])
-def test_a_round_has_ten_calls_of_functions_or_more(steps, least, monkeypatch):
-    monkeypatch.setattr(timing, "_ROUND_SECONDS", 0.0)
-    calls = []
-    sampler = Sampler(_case(None, steps=steps), lambda: calls.append(1))
-    sampler.warm()
-    calls.clear()
-    sampler.round()
-    # Up to three that are not timed, and two ways of timing.
-    assert len(calls) == min(3, least) + 2 * least
-
-
-def test_dispatch_never_has_more_in_flight_than_jax_allows(monkeypatch):
-    waiting, most = [0], [0]
+def test_a_round_has_ten_calls_or_more_and_never_too_many_at_once(monkeypatch):
+    """JAX blocks if more than 32 computations are in flight."""
+    waiting, most, calls = [0], [0], []
 
     def call():
+        calls.append(1)
         waiting[0] += 1
         most[0] = max(most[0], waiting[0])
 
-    monkeypatch.setattr(timing, "_ROUND_SECONDS", 1e-3)
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waiting.__setitem__(0, 0))
-    sampler = Sampler(_case(call), call)
-    sampler.warm()
-    sampler.round()
+    for seconds, steps, least in (
+        (0.0, 1, 10),
+        (0.0, 4, 3),
+        (0.0, 101, 1),
+        (1e-3, 1, 10),
+    ):
+        monkeypatch.setattr(timing, "_ROUND_SECONDS", seconds)
+        sampler = Sampler(_case(call, steps=steps), call)
+        sampler.warm()
+        calls.clear()
+        sampler.round()
+        # Up to three that are not timed, and two ways of timing.
+        assert len(calls) >= min(3, least) + 2 * least
+        assert seconds or len(calls) == min(3, least) + 2 * least
     assert most == [30]
 
 

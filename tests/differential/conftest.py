@@ -18,7 +18,4 @@ hypothesis.settings.register_profile(
     "ci", max_examples=40, derandomize=True, database=None, **_COMMON
 )
 hypothesis.settings.register_profile("night", max_examples=4000, **_COMMON)
-_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
-hypothesis.settings.load_profile(_PROFILE)
-# It measures time, which is for long runs on a quiet machine.
-collect_ignore = ["test_cliffs.py"] if _PROFILE == "ci" else []
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

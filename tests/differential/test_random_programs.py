@@ -33,7 +33,7 @@ def _as_json(outcomes):
 
 
 @given(draws.programs(draws.ANY_TREE, changes=True))
-def test_results_are_those_without_jit(program):
+def test_programs_give_what_they_give_without_jit(program):
     """Whatever the statics are, and whenever they change: never a stale result."""
     expected, found = without_jit(program), run(program, eqx_fastjit.filter_jit)
     for (ours, _), (theirs, _) in zip(found, expected, strict=True):

@@ -14,11 +14,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from .pages import Block, blocks_of, PAGES, ROOT
+from .pages import Block, blocks_of, PAGES, ROOT, text_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -82,7 +83,7 @@ def test_tests_that_are_shown_pass(tmp_path):
 # Commands of the extras `dev` and `docs`, and of the system.
 _OTHERS = {
     *("pre-commit", "ruff", "pyright", "codespell", "mkdocs", "nox", "asv"),
-    *("cd", "git", "pip", "source", "pytest", "linkchecker"),
+    *("cd", "gdb", "git", "pip", "source", "pytest", "linkchecker"),
 }
 
 
@@ -136,6 +137,27 @@ def test_commands_and_their_options_exist(page):
     """Those of this project show them in their help."""
     for words in _commands(page):
         _check(words)
+
+
+# A name on an index may be anybody's, until the project has released something there.
+_RELEASED = {
+    "pip install --pre eqx_fastjit"
+}  # what CONTRIBUTING.md checks a release by
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_installed_is_the_checkout_or_a_dependency(page):
+    """In each line, also within a sentence. `.ci/run` runs those of the README."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    known = {re.split(r"[^\w-]", x)[0] for y in extras.values() for x in y}
+    for line in re.findall(r"pip install [^&`\n]+", text_of(page)):
+        words = shlex.split(line.partition("  #")[0])[2:]
+        targets = [word for word in words if not word.startswith("-")]
+        for target in [] if line.strip() in _RELEASED else targets:
+            name, _, wanted = target.rstrip("]").partition("[")
+            assert name == "." or target in known - {"eqx_fastjit"}, line
+            assert not wanted or {*wanted.split(",")} <= extras.keys(), line
 
 
 def test_pytest_is_given_files_that_exist():

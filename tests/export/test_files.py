@@ -131,21 +131,18 @@ def _with_header(path, changed):
     return _format.PREFIX.pack(_format.MAGIC, _format.VERSION, len(text), digest) + data
 
 
-def test_another_version_is_named(made, tmp_path):
-    path = tmp_path / "later.fastjit"
-    contents = bytearray(made.read_bytes())
-    contents[8] = 99
-    path.write_bytes(contents)
-    with pytest.raises(ValueError, match=r"version 99; .* reads version 2"):
-        load(path)
-
-
-def test_what_is_no_file(tmp_path):
+def test_what_is_no_file_of_this_version(made, tmp_path):
+    later = bytearray(made.read_bytes())
+    later[8] = 99
+    for contents, message in (
+        (later, r"version 99; .* reads version 2"),
+        (b"hello " * 100, r"not written by `Exported.save`"),
+    ):
+        (tmp_path / "f").write_bytes(contents)
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "f")
     with pytest.raises(FileNotFoundError, match="none"):
         load(tmp_path / "none")
-    (tmp_path / "text").write_text("hello " * 100)
-    with pytest.raises(ValueError, match=r"not written by `Exported.save`"):
-        load(tmp_path / "text")
 
 
 def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -256,29 +253,30 @@ def test_native_code_needs_trust(made, tmp_path, monkeypatch):
         load(made, allow=("tests",), trusted=True)
 
 
-def test_native_code_for_something_else_is_not_used(made, tmp_path):
-    def change(header):
-        header["made_for"] = "something else"
-
-    path = rewritten(made, tmp_path / "f", change)
-    with pytest.warns(UserWarning, match="of statics is not used: .* this is jax "):
-        load_and_call(path, trusted=True)
-    load_and_call(path)
+def _made_for_another(header):
+    header["made_for"] = "something else"
 
 
-def test_native_code_that_is_damaged_is_not_used(made, tmp_path):
-    path = rewritten(made, tmp_path / "f", compiled=b"\0" * 1000)
-    with pytest.warns(UserWarning, match="not used: JAX .* cannot load it"):
-        load_and_call(path, trusted=True)
-
-
-def test_without_a_private_name_native_code_is_not_used(made, monkeypatch):
+@pytest.mark.parametrize(
+    ("rewriting", "message"),
+    [
+        ({"change": _made_for_another}, "of statics is not used: .* this is jax "),
+        ({"compiled": b"\0" * 1000}, "not used: JAX .* cannot load it"),
+        ({}, "not used: JAX .*UnloadedMeshExecutable"),  # a private name is missing
+    ],
+)
+def test_native_code_that_does_not_fit_is_not_used(
+    made, tmp_path, monkeypatch, rewriting, message
+):
     def resolve(path):
         raise AttributeError(path)
 
-    monkeypatch.setattr(_private, "resolve", resolve)
-    with pytest.warns(UserWarning, match="not used: JAX .*UnloadedMeshExecutable"):
-        load_and_call(made, trusted=True)
+    if not rewriting:
+        monkeypatch.setattr(_private, "resolve", resolve)
+    path = rewritten(made, tmp_path / "f", **rewriting)
+    with pytest.warns(UserWarning, match=message):
+        load_and_call(path, trusted=True)
+    load_and_call(path)
 
 
 def test_a_program_that_is_damaged_is_one_error(made, tmp_path):

@@ -146,21 +146,18 @@ def test_links_work_on_the_package_index(tmp_path, in_git, remote):
             assert (ROOT / path.partition("#")[0]).exists(), target
 
 
-@pytest.mark.parametrize("compiler", ["there-is-no-compiler", "false"])
-def test_without_a_compiler_there_is_one_warning(tmp_path, in_git, compiler):
-    """And a wheel with the reference alone."""
+@pytest.mark.parametrize(
+    ("compiler", "required"),
+    [("there-is-no-compiler", ""), ("false", ""), ("false", "1")],
+)
+def test_without_a_compiler_there_is_one_warning(tmp_path, in_git, compiler, required):
+    """And a wheel with the reference alone; or an error, as for one to be published."""
+    variables = {"CC": compiler, "EQX_FASTJIT_REQUIRE_NATIVE": required}
     out = tmp_path / "out"
-    ended = build(ROOT, out, "wheel", CC=compiler)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count(NOT_BUILT) == 1
-    assert names_in(one(out, "*.whl")) == of_package(in_git)
-
-
-def test_a_published_wheel_must_have_the_extension(tmp_path):
-    """`EQX_FASTJIT_REQUIRE_NATIVE=1` makes failure an error."""
-    required = {"CC": "false", "EQX_FASTJIT_REQUIRE_NATIVE": "1"}
-    ended = build(ROOT, tmp_path / "out", "wheel", **required)
-    assert ended.returncode != 0 and NOT_BUILT not in ended.stderr
+    ended = build(ROOT, out, "wheel", **variables)
+    assert (ended.returncode != 0) == bool(required), ended.stderr
+    assert ended.stderr.count(NOT_BUILT) == (not required)
+    assert required or names_in(one(out, "*.whl")) == of_package(in_git)
 
 
 # --- without the extension, or with a broken one --------------------------------------
@@ -198,23 +195,27 @@ def copied(tmp_path):
     return call
 
 
-def test_an_absent_extension_is_one_warning(copied, tmp_path):
-    """Calls then take the reference."""
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_missing_or_broken_extension_is_one_warning(copied, tmp_path, is_broken):
+    """Calls take the reference, which can be asked for, too; or there is an error."""
+    if is_broken:
+        (tmp_path / NATIVE).write_bytes(b"no library")
     ended = copied()
     assert ended.stdout == f"python {tmp_path / 'eqx_fastjit' / '__init__.py'}\n"
-    assert ended.stderr.count("the C extension was not built") == 1
-
-
-def test_the_extension_can_be_insisted_on(copied):
-    ended = copied(EQX_FASTJIT_ENGINE="native")
-    assert "EQX_FASTJIT_ENGINE=native, but the C extension was not" in ended.stderr
-
-
-def test_a_broken_extension_is_one_warning(copied, tmp_path):
-    """Calls take the reference, which can be asked for, too."""
-    (tmp_path / NATIVE).write_bytes(b"no library")
-    ended = copied()
-    assert ended.stdout.startswith("python") and NATIVE in ended.stderr
-    assert ended.stderr.count("the C extension cannot be loaded") == 1
+    reason = "cannot be loaded" if is_broken else "was not built"
+    assert ended.stderr.count(f"the C extension {reason}") == 1
+    assert not is_broken or NATIVE in ended.stderr
     ended = copied(EQX_FASTJIT_ENGINE="python")
     assert ended.stdout.startswith("python") and ended.stderr == ""
+    ended = copied(EQX_FASTJIT_ENGINE="native")
+    assert ended.returncode and "EQX_FASTJIT_ENGINE=native, but the C" in ended.stderr
+
+
+def test_the_version_is_told_without_the_dependencies():
+    """What bug reports ask for does not end in a traceback."""
+    code = "import sys; sys.path.insert(0, {!r}); from eqx_fastjit import cli\n"
+    code = code.format(str(ROOT)) + "sys.exit(cli.main(['--version']))"
+    alone = [sys.executable, "-I", "-S", "-c", code]
+    ended = subprocess.run(alone, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"eqx_fastjit {VERSION}\nequinox: not installed\n" in ended.stdout

@@ -1,0 +1,203 @@
+"""What a call of `equinox.filter_jit` consists of, in instructions: docs/upstream.md.
+
+    python -m benchmarks.upstream --json benchmarks/results/upstream.json
+
+Each part of a call is replaced, one at a time, by what does the same without C.
+callgrind counts the instructions of the calling thread: the clock of a shared machine
+cannot tell such parts. Needs valgrind, its headers and a C compiler; takes ten minutes.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks import parser_of, prefer_installed_package
+
+
+CASES = ("identity", "mlp_8", "gpt")
+# What the page says of a part, in the order of the table.
+PARTS = {
+    "attributes": "**Attributes** of the wrapper without Module's `__getattribute__`",
+    "bind": "**Bind** by `inspect.Signature` only if there are keywords or defaults",
+    "build": "**Build** the result by one `tree_unflatten`, as arguments are",
+    "errors": "**Errors**: no logging filter and no random bytes in each call",
+    "tracer": "**Tracer check** of the marker by its type",
+    "read": "Read leaves in a comprehension, and know arrays by their type",
+}
+WORDS = {
+    **PARTS,
+    "all": "the first five together",
+    "wait": "no tracer check and no waiting",
+    "jit": "`jax.jit`, static arguments removed by hand",
+    "ours": "eqx_fastjit, which is in C",
+}
+# Python specializes bytecode again after a name was replaced.
+_WARM_CALLS, _CALLS = 300, 20
+_C = """
+#include <valgrind/callgrind.h>
+void begin(void) { CALLGRIND_START_INSTRUMENTATION; }
+void count(void) { CALLGRIND_ZERO_STATS; }
+void dump(const char *of) { CALLGRIND_DUMP_STATS_AT(of); }
+void end(void) { CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_TOTAL = re.compile(r"Client Request: (\w+)/(\w+)$.*?^totals: (\d+)", re.M | re.S)
+
+
+def _parts() -> dict[str, dict[str, Any]]:
+    """For each part, what is put in the place of names of `equinox._jit`.
+
+    The key `""` is the `__getattribute__` of what `filter_jit` returns.
+    """
+    import equinox._jit as jit  # noqa: TID251
+    import jax
+    import numpy as np
+    from equinox._compile_utils import hashable_combine  # noqa: TID251
+
+    array = type(jax.numpy.zeros(()))
+    arrays = frozenset((array, np.ndarray))
+
+    def bind(signature: Any, args: Any, kwargs: Any, slow: Any = jit._bind) -> Any:
+        plain = not kwargs and len(args) == len(signature.parameters)
+        return (args, kwargs) if plain else slow(signature, args, kwargs)
+
+    def read(pytree: Any, _: Any, slow: Any = jit.is_array) -> Any:
+        leaves, treedef = jax.tree.flatten(pytree)
+        found = [type(x) in arrays or slow(x) for x in leaves]
+        both = list(zip(leaves, found, strict=True))
+        dynamic = tuple([x if is_array else None for x, is_array in both])
+        return dynamic, (
+            tuple([None if is_array else x for x, is_array in both]),
+            treedef,
+        )
+
+    def build(out: Any) -> Any:
+        return hashable_combine(out[1], out[2].value)
+
+    nothing = SimpleNamespace(addFilter=lambda _: None, removeFilter=lambda _: None)
+    logging = SimpleNamespace(getLogger=lambda _: nothing)
+    tracer: Any = {"jit": jax.jit, "core": SimpleNamespace(Tracer=())}
+    parts = {
+        "attributes": {"": object.__getattribute__},
+        "bind": {"_bind": bind},
+        "read": {"hashable_partition": read},
+        "build": {"partition": jit.hashable_partition, "_postprocess": build},
+        "tracer": {"jax": SimpleNamespace(**tracer, Array=array)},
+        "errors": {
+            "logging": logging,
+            "_FilterCallback": lambda: None,
+            "os": SimpleNamespace(urandom=lambda _: b""),
+        },
+        "wait": {"jax": SimpleNamespace(**tracer, Array=())},
+    }
+    together = [parts[x] for x in PARTS if x != "read"]
+    return {"": {}, **parts, "all": {k: v for x in together for k, v in x.items()}}
+
+
+def _replace(names: dict[str, Any]) -> dict[str, Any]:
+    """Put something in the place of names; what was there."""
+    import equinox._jit as jit  # noqa: TID251
+
+    was: dict[str, Any] = {}
+    for name, value in names.items():
+        home, attribute = (jit, name) if name else (jit._JitWrapper, "__getattribute__")
+        was[name] = getattr(home, attribute)
+        type.__setattr__(home, attribute, value) if not name else setattr(
+            home, name, value
+        )
+    return was
+
+
+def _calls(library: str) -> None:
+    """Make the calls that callgrind counts."""
+    import equinox as eqx
+    import jax
+
+    from benchmarks.cases import CASES as known
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    marks = ctypes.PyDLL(library)
+    for part, names in _parts().items():
+        was = _replace(names)
+        for case in CASES:
+            contenders = ("eqx",) if part else ("eqx", "jit", "flat", "ours")
+            for who, call in known[case].build(contenders).items():
+                for _ in range(_WARM_CALLS):
+                    jax.block_until_ready(call())
+                gc.disable()
+                marks.begin()
+                call()
+                marks.count()
+                for _ in range(_CALLS):
+                    call()
+                marks.dump(f"{case}/{part or who}".encode())
+                marks.end()
+                gc.enable()
+        _replace(was)
+        eqx.clear_caches()
+
+
+def measure(folder: str) -> dict[str, dict[str, float]]:
+    """Instructions of a call of each case, by contender or part that is replaced."""
+    library = f"{folder}/marks.so"
+    Path(folder, "marks.c").write_text(_C)
+    build = ["cc", "-shared", "-fPIC", f"{folder}/marks.c", "-o", library]
+    run = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
+    run += ["--separate-threads=yes", f"--callgrind-out-file={folder}/out"]
+    run += [sys.executable, "-m", "benchmarks.upstream", "--child", library]
+    for command in (build, run):
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
+    out: dict[str, dict[str, float]] = {}
+    for file in Path(folder).glob("out.*-01"):
+        if found := _TOTAL.search(file.read_text()):
+            case, name, total = found.groups()
+            out.setdefault(case, {})[name] = int(total) / _CALLS
+    return out
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table of a results file: what each part saves, of Equinox's instructions."""
+    from benchmarks.pages import made_by, markdown_table
+
+    counts: dict[str, dict[str, float]] = results["instructions"]
+    rows = [
+        ["instructions of a call", *(f"{by['eqx']:,.0f}" for by in counts.values())]
+    ]
+    for name, words in WORDS.items():
+        saved = [1 - by[name] / by["eqx"] for by in counts.values()]
+        rows.append([words, *(f"{round(100 * x)}%" for x in saved)])
+    table = markdown_table(["", *(f"`{case}`" for case in counts)], rows)
+    return f"{table}\n\n{made_by(results)}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = parser_of("benchmarks.upstream", __doc__)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.child:
+        _calls(options.child)
+        return 0
+    from benchmarks.results_file import new_results
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(folder)
+    kept = {case: found[case] for case in CASES}
+    results = {**new_results("benchmarks.upstream"), "instructions": kept}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(markdown(results))
+    return 0
+
+
+if __name__ == "__main__":
+    prefer_installed_package()
+    sys.exit(main())
