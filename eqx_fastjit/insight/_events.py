@@ -29,7 +29,8 @@ from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
-from ._describe import Cause, compare, describe, Leaf, number_of, Reason
+from ._compare import Cause, compare, Reason
+from ._describe import describe, Leaf, number_of
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
 from ._programs import Program, program_of
 
@@ -241,6 +242,10 @@ class _Tools:
             return
         _here.jaxprs[fact.number] = jaxpr_in_jit()
         if _compiling:
+            if not fact.traced:  # JAX had the trace, of a call that was refused, say
+                same = (x for x in reversed(_facts.history) if _is_of(x, fact))
+                if (before := next(same, None)) is not None:
+                    _signatures[fact] = _signature_of(before)
             event = self._describe(fact, None)
             for observer in tuple(_compiling):
                 observer(event)
@@ -312,6 +317,12 @@ class _Tools:
                 known = dict(zip(last, last, strict=True))
                 _signatures[fact] = tuple([known.get(x, x) for x in leaves])
         return before
+
+
+def _is_of(earlier: Fact, fact: Fact) -> bool:
+    """Whether two facts are of one specialization."""
+    specialization = fact.specialization()
+    return specialization is not None and earlier.specialization() is specialization
 
 
 _tools = _Tools()

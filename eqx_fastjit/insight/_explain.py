@@ -5,8 +5,8 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._diagnosis import row_of
 from ._events import Event, history, is_watched, watch
+from ._functions import row_of
 from ._lines import row_lines
 from ._rules import Row
 from ._shown import Shown

@@ -10,10 +10,10 @@ from typing import Any
 from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
-from ._diagnosis import same_program_again
 from ._events import Event, history, unwatch, watch
+from ._functions import same_program_again
 from ._lines import part_text
-from ._why import line_of, show_difference, title_of, why
+from ._why import cause_of, is_first, line_of, show_difference, title_of
 from ._words import plural, show_place
 
 
@@ -100,10 +100,11 @@ class guard(contextlib.ContextDecorator):
             limit = plural(self._limit, "time")
             title = title_of(event.function)
             where = show_place(line_of(event))
+            cause = "first call" if is_first(event) else cause_of(event)
             self._say(
                 event,
                 f"{title} may be traced at most {limit} here.\n"
-                f"  {why(event)}, at {where}{text}",
+                f"  {cause}, at {where}{text}",
             )
 
     def _say(self, event: Event, message: str) -> None:

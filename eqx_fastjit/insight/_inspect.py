@@ -15,7 +15,7 @@ from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
 from ._shown import Shown
 from ._target import target
-from ._words import listed, plural, show_bytes, show_place, table
+from ._words import plural, show_bytes, show_place, table
 
 
 # XLA's names for what it needs memory for.
@@ -82,7 +82,6 @@ class Inspection(Shown):
         rows: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
-            scan += f", numbers differ: {listed(x.numbers)}" if x.numbers else ""
             rows.append((x.iterations, x.equations, show_place(x.place), scan))
         header = ("iterations", "equations", "loop", "with scan")
         title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"

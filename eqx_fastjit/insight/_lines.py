@@ -26,7 +26,11 @@ def row_lines(
     title = f"{'' if number is None else number!s:<2} {saves:>9} {row.function}{count}"
     if row.is_wrong:
         title = title.removesuffix(count)
-    yield f"{title}{' ' * max(2, columns - len(title) - len(place))}{place}".rstrip()
+    if place and len(title) + len(place) + 2 <= columns:
+        title, place = f"{title}{place:>{columns - len(title)}}", ""
+    yield title
+    if place:
+        yield f"{place:>{columns}}"
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
     shown = row.parts if verbose else row.parts[:_PARTS]
     for part in shown:

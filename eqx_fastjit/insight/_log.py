@@ -10,9 +10,9 @@ import logging
 import os
 from collections.abc import Iterable
 
-from ._diagnosis import same_program_again
 from ._events import Event, watch
 from ._file import Writer
+from ._functions import same_program_again
 from ._late import SaysWhatIsLate
 from ._why import is_first, is_operation, show_difference, stages_of, title_of, why
 from ._words import listed, show_chain, show_seconds

@@ -8,7 +8,6 @@ import ast
 import collections
 import dataclasses
 import functools
-import itertools
 import linecache
 import statistics
 from collections import Counter
@@ -38,11 +37,6 @@ class UnrolledLoop:
     equations: int
     # Whether all iterations have the same shapes, which a `scan` requires.
     uniform: bool
-    # Numbers that are not the same in each iteration.
-    numbers: tuple[str, ...] = ()
-    # Whether iterations take other parts of an array; and other arrays, as layers do.
-    indexed: bool = False
-    layered: bool = False
     # Whether no iteration needs what another one has computed.
     independent: bool = False
 
@@ -138,7 +132,7 @@ def _found(scope: Scope) -> list[tuple[UnrolledLoop, list[Equation]]]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
-    parts, arguments = _parts(scope), {*scope.jax.invars}
+    arguments = {*scope.jax.invars}
     loops: list[tuple[UnrolledLoop, list[Equation]]] = []
     # Of a loop with nothing but loops in it, that they leave nothing of.
     inner = {n for times in executed.values() for n in times}
@@ -148,10 +142,9 @@ def _found(scope: Scope) -> list[tuple[UnrolledLoop, list[Equation]]]:
         elif (n := _rounds(equations)) in inner:
             continue
         size = sum(e.size for e in equations)
-        varies = _varying(equations, n, parts)
         is_uniform = _is_uniform(equations, n, arguments)
         is_independent = is_uniform and _is_independent(equations, n)
-        loop = UnrolledLoop(place, n, size, is_uniform, *varies, is_independent)
+        loop = UnrolledLoop(place, n, size, is_uniform, is_independent)
         if n >= _MIN_ITERATIONS:
             loops.append((loop, equations))
     return sorted(loops, key=lambda x: -x[0].equations)
@@ -277,40 +270,3 @@ def _is_independent(equations: list[Equation], iterations: int) -> bool:
             return False
         made.update(dict.fromkeys(e.jax.outvars, iteration))
     return True
-
-
-def _parts(scope: Scope) -> set[Any]:
-    """The variables that are a part of an array, as `for x in xs` takes them."""
-    found: set[Any] = set()
-    for e in itertools.chain(*(x.equations for x in scope.distinct())):
-        name = str(e.jax.params.get("name", e.name))
-        is_part = name in ("slice", "dynamic_slice", "split") or "unstack" in name
-        inputs = {v for v in e.jax.invars if not isinstance(v, Literal)}
-        if is_part or (name in ("squeeze", "reshape") and inputs & found):
-            found.update(e.jax.outvars)
-    return found
-
-
-def _varying(
-    equations: list[Equation], iterations: int, parts: set[Any]
-) -> tuple[tuple[str, ...], bool, bool]:
-    """Numbers that differ; whether parts of an array do; whether other arrays do."""
-    made = {v for e in equations for v in e.jax.outvars}
-    literals: dict[Any, Counter[str]] = collections.defaultdict(Counter)
-    slices: dict[Any, set[str]] = collections.defaultdict(set)
-    arrays: dict[Any, set[Any]] = collections.defaultdict(set)
-    for e in equations:
-        if e.name == "slice":
-            slices[e.frames].add(str(e.jax.params))
-        for i, v in enumerate(e.jax.invars):
-            if not isinstance(v, Literal):
-                arrays[e.name, e.frames, i] |= {v} - made
-            elif not getattr(v.val, "shape", ()):
-                literals[e.name, e.frames, i][str(v.val)] += 1
-    # A gradient makes several equations of one, each with a number of its own.
-    differ = [c for c in literals.values() if min(c.values()) < iterations - 1]
-    numbers = dict.fromkeys(x for c in differ if len(c) > 1 for x in c)
-    taken = [found for found in arrays.values() if len(found) >= iterations - 1]
-    indexed = any(len(x) > 1 for x in slices.values())
-    indexed = indexed or any(found <= parts for found in taken)
-    return tuple(numbers), indexed, any(not found <= parts for found in taken)

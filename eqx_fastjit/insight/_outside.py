@@ -126,7 +126,7 @@ def _row(
     saves = sum(map(_again, found))
     facts = {
         "operations": listed(names, 2),
-        "values": listed((shortened(x, 40) for x in values), 2),
+        "values": ", ".join([*(shortened(x, 40) for x in values[:2]), "..."]),
     }
     rule = "eager-function" if is_again else "eager"
     part = part_of(

@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._diagnosis import row_of
 from ._events import Event
 from ._file import Run
+from ._functions import row_of
 from ._outside import operation_rows
 from ._rules import Row
 from ._table import Table, tables_of
 from ._waits import row_of_waits
-from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
+from ._why import is_operation, line_of, name_of, stages_of
 from ._within import cache_rows, constant_rows, look_at, loop_rows
-from ._words import listed, plural, show_chain, show_place, show_seconds
+from ._words import plural, show_place, show_seconds
 
 
 # Seconds, and the share of a run, below which nothing has a row.
@@ -45,25 +45,6 @@ class Time:
 
 
 @dataclasses.dataclass(frozen=True)
-class FunctionRow:
-    """The functions that one line made. Seconds are without functions inside."""
-
-    function: str
-    place: str
-    traces: int
-    compiles: int
-    seconds: float
-    # How often it was traced or compiled for which reason.
-    causes: dict[str, int]
-    # The user's lines that called it, and how often that compiled.
-    calls: dict[str, int]
-
-    def why(self, most: int = 4) -> str:
-        """The causes with their counts: `1 first call, 3 shape`."""
-        return listed((f"{n} {cause}" for cause, n in self.causes.items()), most)
-
-
-@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that the doctor has to say."""
 
@@ -73,7 +54,6 @@ class Report:
     # What makes results wrong; then by what it saves; then what is only a price.
     rows: tuple[Row, ...]
     time: tuple[Time, ...]
-    functions: tuple[FunctionRow, ...]
     compilations: int
     programs: int
     # Seconds of compilations of a program that was compiled before.
@@ -90,7 +70,7 @@ class Report:
 
 def headline(report: Report) -> str:
     """The report in a line."""
-    seconds = show_seconds(sum(f.seconds for f in report.functions))
+    seconds = show_seconds(sum(e.seconds for e in report.run.events))
     again = show_seconds(report.again) if report.again else "none of it"
     cpu = report.run.cpu_seconds
     spent = f" ({show_seconds(cpu)} of CPU)" if cpu else ""
@@ -147,7 +127,6 @@ def make_report(run: Run, least: float | None = None) -> Report:
         limit=limit,
         rows=(*run.stale, *sorted(rows, key=lambda x: (not x.saves, -x.saves))),
         time=tuple(_time(run)),
-        functions=tuple(_functions(run.events)),
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
@@ -215,31 +194,3 @@ def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], 
         line = f"{show_place(line_of(e))} {name_of(e.function)}"
         lines[line] += stages_of(e)[stage]  # pyright: ignore
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
-
-
-# --- functions ------------------------------------------------------------------------
-
-
-def _functions(events: Iterable[Event]) -> list[FunctionRow]:
-    rows: dict[Any, list[Event]] = {}
-    for e in events:
-        rows.setdefault(() if is_operation(e) else e.function.key(), []).append(e)
-    return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
-
-
-def _function_row(events: list[Event]) -> FunctionRow:
-    first = events[0]
-    place = first.function.place
-    causes = collections.Counter(
-        name_of(e.function) if is_operation(e) else why(e) for e in events
-    )
-    calls = collections.Counter(show_chain(e.frames, 1) for e in events)
-    return FunctionRow(
-        function=f"({OUTSIDE})" if is_operation(first) else name_of(first.function),
-        place=show_place(place) if place else "",
-        traces=sum(e.traced and not e.failed for e in events),
-        compiles=sum(e.compile > 0 for e in events),
-        seconds=sum(e.seconds for e in events),
-        causes=dict(causes.most_common()),
-        calls=dict(calls.most_common()),
-    )

@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._describe import is_below, Leaf, shared
+from ._compare import shared
+from ._describe import is_below, Leaf
 from ._events import Event
 from ._programs import Program
 from ._why import is_operation

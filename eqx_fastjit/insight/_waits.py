@@ -83,11 +83,6 @@ def unseen() -> Iterator[None]:
         _here.inside = outer
 
 
-def is_unseen() -> bool:
-    """Whether this thread is waiting for the device, or in such a context."""
-    return _here.inside
-
-
 class Waits(contextlib.ExitStack):
     """Within this context, notes each wait of the program for the device."""
 

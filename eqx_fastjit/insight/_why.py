@@ -2,7 +2,8 @@
 
 from eqx_fastjit._facts import FunctionInfo, Place
 
-from ._describe import Cause, Difference, Leaf
+from ._compare import Cause, Difference
+from ._describe import Leaf
 from ._events import Event
 from ._words import show_place
 

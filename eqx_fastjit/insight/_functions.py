@@ -1,0 +1,203 @@
+"""The row of a function: what its compilations cost, and each edit in words."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from eqx_fastjit._facts import Place
+
+from ._compare import shared
+from ._describe import is_below, Leaf
+from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
+from ._events import Event
+from ._objects import is_number, Object
+from ._rules import Part, part_of, Row
+from ._table import compilation_of, Saved, Table
+from ._why import show_placement
+from ._words import listed
+
+
+def row_of(
+    name: str, table: Table, line: Place | None
+) -> tuple[Row, list[Event]] | None:
+    """The row of a function, and the compilations that its edits spare.
+
+    `None` if it compiled one program once.
+    """
+    rows = [x for x in table.rows if not x.is_before]
+    if len(table.rows) < 2:
+        return None
+    found = diagnose(table)
+    total = found.total if found.edits else _again(table)
+    same = total
+    if found.edits:
+        same = found.saved(x for rule, x in found.edits if rule not in OTHER_DATA)
+    parts = [_part(found, rule, x, gain) for rule, x, gain in found.ordered]
+    if not found.edits and total.rows:
+        fields: Any = {"count": len(total.rows), "saves": total.seconds}
+        parts.append(part_of("dropped", {}, gain=total.seconds, **fields))
+    left = [i for i, x in enumerate(table.rows) if x in rows and i not in total.rows]
+    parts += [
+        _part(found, NEEDED, x, 0.0)
+        for x in found.needed
+        if len({x.ids[i] for i in left}) > 1
+    ]
+    seconds = [table.rows[i].seconds for i in left]
+    row = Row(
+        name,
+        tuple(parts),
+        line,
+        seconds=sum(x.seconds for x in rows),
+        saves=total.seconds,
+        other_data=max(0.0, total.seconds - same.seconds),
+        wanted=sum(seconds) - max(seconds, default=0.0),
+        compilations=len(rows),
+        programs=len(
+            {table.programs[i] for i, x in enumerate(table.rows) if x in rows}
+        ),
+    )
+    return row, [table.rows[i].event for i in total.rows]
+
+
+def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | None:
+    """What differs from the latest earlier event of the same program, with the edits.
+
+    `None` if there is none.
+    """
+    if event.program is None:
+        return None
+    key = shared(event)
+    for old in reversed([*earlier]):
+        if (
+            old is not event
+            and old.compile
+            and old.program is not None
+            and old.program.same == event.program.same
+            and shared(old) == key
+        ):
+            rows = [compilation_of(x, [x]) for x in (old, event)]
+            found = row_of("", Table(event.function.name, rows), None)
+            return list(found[0].parts) if found else []
+    return None
+
+
+def _again(table: Table) -> Saved:
+    """The rows that are like earlier ones in everything, and of the same program."""
+    same = table.alike(table.columns)
+    seen: set[Any] = set()
+    out: list[int] = []
+    for i, key in enumerate(zip(same, table.programs, strict=True)):
+        if key in seen and not table.rows[i].is_before:
+            out.append(i)
+        seen.add(key)
+    return Saved(tuple(out), sum(table.rows[i].seconds for i in out))
+
+
+def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) -> Part:
+    values = _values(found)
+    return part_of(
+        rule,
+        _facts(diagnosis.table, found, values),
+        path=found.path,
+        values=tuple(values),
+        count=found.count,
+        saves=diagnosis.saved([found]).seconds if rule != NEEDED else 0.0,
+        gain=gain,
+        other_data=rule in OTHER_DATA,
+        line=_line_of_edit(diagnosis.table, found),
+    )
+
+
+def _values(found: Object) -> list[str]:
+    """What its first leaf was, in order, each once."""
+    path = found.paths[0]
+    leaves = list(dict.fromkeys(found.table.leaves(path)))
+    if found.kind == "function":
+        return []
+    if found.kind == "placement":
+        return list(dict.fromkeys(show_placement(x) for x in leaves if x))
+    types = {x.type for x in leaves if x is not None and x.kind == "static"}
+
+    def show(x: Leaf | None) -> str:
+        if x is None:
+            return "nothing"
+        # A class that is not Python's own stands in the text.
+        is_clear = len(types) < 2 or x.kind != "static" or "." in x.type
+        return str(x) if is_clear else f"{x} ({x.type})"
+
+    return list(dict.fromkeys(map(show, leaves)))
+
+
+def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
+    leaf = table.leaf(found.paths[0])
+    sizes = found.sizes or found.elements or [0]
+    path = found.path
+    types = {x.type for x in found.leaves if x is not None and x.kind == "static"}
+    # Where an `int` comes to some calls, arrays would have two dtypes.
+    number = f"float({path})" if types == {"int", "float"} else path
+    axes = [
+        max((int(v) for v in table.values(x) if str(v).isdecimal()), default=0)
+        for x in found.own
+        if x.aspect == "axis"
+    ]
+    changed = [x for x in found.leaves if x is not None]
+    return {
+        "path": f"{path}()" if found.kind == "function" else path,
+        "values": _some([*map(_short, values)]),
+        "array": f"jnp.asarray({number})",
+        "owner": (leaf and leaf.of) or "object",
+        "programs": len({*table.programs}),
+        "first": values[0] if values else "",
+        "last": values[-1] if values else "",
+        "first_size": sizes[0],
+        "last_size": sizes[-1],
+        # The last call may write one more than it was given.
+        "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
+        "most": max([*axes, *sizes]),
+        "type": changed[-1].type if changed else "",
+        **_closure(table, found),
+    }
+
+
+def _some(values: list[str], most: int = 3) -> str:
+    return ", ".join(values[:most] + ["..."] * (len(values) > most))
+
+
+def _short(text: str) -> str:
+    """A number with four digits."""
+    is_long = re.fullmatch(r"-?\d*\.\d{5,}(e-?\d+)?", text)
+    return f"{float(text):.4g}" if is_long else text
+
+
+# In a path: a variable that a function refers to, or that a partial binds.
+_CELL = re.compile(r"<(\w+)>|\.(?:keywords|args)\['?(\w+)'?\]")
+
+
+def _closure(table: Table, found: Object) -> dict[str, str]:
+    """What a function refers to that is not the same, and what to do with that."""
+    if found.kind not in ("function", "callable"):
+        return {"cells": "", "passed": ""}
+    cells: dict[str, str] = {}
+    for path in table.varying:
+        leaf = table.leaf(path)
+        if is_below(path, found.path) and leaf is not None and leaf.of:
+            cell = _CELL.search(path, len(found.path))
+            if cell is not None:  # of all that is in one, the variable is told
+                cells.setdefault(cell[1] or cell[2], path[: cell.end()])
+    shown: list[str] = []
+    passed: list[str] = []
+    made: list[str] = []
+    for name, path in cells.items():
+        values = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
+        shown.append(f"{name} {_some([*map(_short, values)], 2)}")
+        leaf = table.leaf(path)
+        is_dynamic = is_number(leaf) or (leaf is not None and bool(leaf.dtype))
+        (passed if is_dynamic else made).append(name)
+    text = f"; pass {listed(passed)}" if passed else ""
+    text += f"; make {listed(made)} once, too" if made else ""
+    return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
+
+
+def _line_of_edit(table: Table, found: Object) -> Place | None:
+    """Where what differs is made, if that is known."""
+    return table.rows[-1].event.function.place if found.kind == "function" else None
