@@ -4,11 +4,15 @@ Promises 40, 41 of docs/reliability.md.
 """
 
 import json
+import platform
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from eqx_fastjit import cli
+from eqx_fastjit.cli._cache import with_directory
+from eqx_fastjit.insight._rules import rules
 from tests.support.commands import command, doctor
 
 
@@ -36,7 +40,8 @@ def script(tmp_path):
 def test_help(capsys):
     assert cli.main([]) == 2
     out = capsys.readouterr().out
-    assert all(name in out for name in ("run", "doctor", "profile", "export", "show"))
+    names = ("run", "doctor", "profile", "rule", "export", "show")
+    assert all(name in out for name in names)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_help(capsys):
         (["--wrong"], "unrecognized arguments: --wrong"),
         (["run"], "the following arguments are required: SCRIPT"),
         (["run", "--wrong", "a.py"], "unrecognized arguments: --wrong"),
-        (["doctor", "--fail-on", "x", "a.py"], "invalid choice: 'x'"),
+        (["doctor", "--fail-on", "new", "a.py"], "invalid choice: 'new'"),
         (["doctor", "--html", "/missing/x", "a.py"], "cannot write '/missing/x'"),
         (["doctor", "--html", "/tmp", "a.py"], "cannot write '/tmp'"),
     ],
@@ -62,7 +67,9 @@ def test_unknown_options(args, text, capsys):
     ("args", "text"),
     [
         (["run", "missing.py"], "No such file or directory: 'missing.py'"),
-        (["doctor", "--fail-on", "new", "setup.py"], "expected two event files"),
+        (["run", "--cache", "missing.py"], "No such file or directory: 'missing.py'"),
+        (["doctor", "old.jsonl", "new.jsonl"], "expected one event file"),
+        (["rule", "nonsense"], "no rule 'nonsense': `eqx-fastjit rule` lists them"),
         (["export", "a:f", "--args", "a:b", "-o", "c"], "No module named 'a'"),
     ],
 )
@@ -74,6 +81,16 @@ def test_one_clear_error(args, text, capsys):
 def test_help_does_not_import_jax():
     code = "import sys, eqx_fastjit.cli as c; c.main([]); print('jax' in sys.modules)"
     assert command(python=("-c", code)).stdout.endswith("False\n")
+
+
+def test_rules(capsys):
+    """All by name, in the order of the page; or the section of one."""
+    assert cli.main(["rule"]) == 0
+    assert capsys.readouterr().out.split() == list(rules())
+    assert cli.main(["rule", "number"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A Python number is static, so each value compiles" in out
+    assert "x = step(x, jnp.asarray(rate))" in out and "module-number" not in out
 
 
 def test_version():
@@ -178,7 +195,7 @@ def test_the_first_call_of_plain_jit(tmp_path):
     functions = [x["function"] for x in report["run"]["events"]]
     (found,) = [x for x in functions if x["name"] == "slow"]
     assert found["place"][1:] == [2, "slow"]
-    assert all("slow" not in x["functions"] for x in report["findings"])
+    assert all(x["function"] != "slow" for x in report["rows"])
 
 
 def test_programs_without_equinox_and_without_jax(tmp_path):
@@ -186,13 +203,15 @@ def test_programs_without_equinox_and_without_jax(tmp_path):
     path.write_text(
         "import jax, jax.numpy as jnp\njax.jit(lambda x: x + 1)(jnp.ones(2))"
     )
-    assert "compilations took" in " ".join(command("doctor", path).stderr.split())
+    text = " ".join(command("doctor", path).stderr.split())
+    assert "2 compilations of 2 programs took" in text
     path.write_text("print('hello')")
     ended = command("doctor", path)
     assert ended.stdout == "hello\n"
     assert "The program did not import JAX." in ended.stderr
     # Nor is what the report itself imports and compiles the program's.
-    assert "no finding" in ended.stderr and "importing" not in ended.stderr
+    assert "0 compilations of 0 programs" in ended.stderr
+    assert "importing" not in ended.stderr
 
 
 def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):
@@ -204,18 +223,91 @@ def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):
     assert report["run"]["program"] == str(script)
 
 
-def test_fail_on_any(tmp_path):
+@pytest.mark.parametrize(("second", "code"), [("2.0", 1), ("1.0", 0)])
+def test_fail_on_any(second, code, tmp_path):
+    """Exit code 1 if anything can be mended in this run."""
     path = tmp_path / "program.py"
     path.write_text(
         "import equinox as eqx, numpy as np\n"
         "SCALE = 1.0\n"
         "f = eqx.filter_jit(lambda x: x * SCALE)\n"
         "f(np.ones(2, np.float32))\n"
-        "SCALE = 2.0\n"
+        f"SCALE = {second}\n"
         "f(np.ones(2, np.float32))\n"
     )
-    ended = command("doctor", "--fail-on", "any", path, code=1)
-    assert "global `SCALE`" in ended.stderr
+    ended = command("doctor", "--fail-on", "any", path, code=code)
+    assert ("[stale-value]" in ended.stderr) == bool(code)
+
+
+# --- the persistent cache ---
+
+CACHED = """
+import os, sys
+import equinox as eqx, jax, numpy as np
+read = []
+jax.monitoring.register_event_listener(lambda name, **_: read.append(name))
+eqx.filter_jit(lambda x: x * 3 + 1)(np.ones(2, np.float32))
+hits = sum(name.endswith("cache_hits") for name in read)
+print(hits > 0, os.environ["JAX_COMPILATION_CACHE_DIR"], sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def cached(tmp_path):
+    """Run the program, and give what it read, where, and its arguments."""
+    (tmp_path / "cached.py").write_text(CACHED)
+
+    def run(name, *options, **environment):
+        home = {"XDG_CACHE_HOME": str(tmp_path / "home"), **environment}
+        ended = command(name, *options, "cached.py", "--cache", cwd=tmp_path, **home)
+        read, folder, argv = ended.stdout.splitlines()[-1].split(" ", 2)
+        assert argv == "['--cache']"
+        return read == "True", tmp_path / folder, ended.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["run", "doctor", "profile"])
+def test_a_second_process_reads_from_the_cache(name, cached, tmp_path):
+    """In the user's folder, where there is one for each version and processor."""
+    read, folder, _ = cached("run", "--cache")
+    assert not read and any(folder.iterdir())
+    assert folder.parent == tmp_path / "home" / "eqx_fastjit"
+    assert folder.name.startswith(f"jax-{version('jaxlib')}-{platform.machine()}-")
+    read, again, text = cached(name, "--cache")
+    assert read and again == folder
+    assert "[run-cache]" not in text
+
+
+@pytest.mark.parametrize("options", [["--cache", "kept"], ["--cache=kept"]])
+def test_a_directory_for_the_cache(options, cached, tmp_path):
+    """One that is not there yet is made."""
+    assert cached("run", *options)[:2] == (False, tmp_path / "kept")
+    assert cached("doctor", "--verbose", *options)[:2] == (True, tmp_path / "kept")
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_environment_has_the_last_word_on_the_cache(cached, tmp_path):
+    own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own")}
+    _, folder, _ = cached("run", "--cache", "kept", **own)
+    assert folder == tmp_path / "own" and not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run --cache a.py b", "run --cache= a.py b"),
+        ("run --cache dir a.py", "run --cache=dir a.py"),
+        ("run --cache dir -m a", "run --cache=dir -m a"),
+        ("run --cache -m a", "run --cache= -m a"),
+        ("doctor --json x --cache a.py", "doctor --json x --cache= a.py"),
+        ("run a.py --cache b", "run a.py --cache b"),
+    ],
+)
+def test_a_program_is_no_directory(words, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    assert with_directory(words.split()) == expected.split()
 
 
 def test_interrupts_end_the_program_as_under_python(tmp_path):

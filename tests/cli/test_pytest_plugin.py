@@ -45,7 +45,7 @@ def test_marker_and_fixture(tmp_path):
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = command(*options, "test_it.py", python=run, cwd=tmp_path, code=1, **alone)
     assert "2 passed" in ended.stdout and "3 failed" in ended.stdout
-    assert "`x` has several shapes" in ended.stdout
+    assert "x: float64[2] -> float64[3]" in ended.stdout
     assert "test_positional - TypeError: " in ended.stdout
     assert "test_bad_limit - ValueError: guard(max_traces='a')" in ended.stdout
 

@@ -24,15 +24,28 @@ def test_a_block():
     """Compared with what was compiled before; as text, dictionary and page."""
     step = make()
     step(jnp.ones(2), 0)
-    with insight.doctor("training") as report:
+    with insight.doctor("training", least=0.0) as report:
         for n in range(1, 4):
             step(jnp.ones(2), n)
-    (found,) = [f for f in report.findings if f.leaf == "n"]
-    assert found.count == 3
-    assert "doctor: training" in str(report) and "`n`" in str(report)
+    (found,) = [row for row in report.findings if row.function == "<lambda>"]
+    assert found.saves == found.seconds and found.compilations == 3
+    assert [(x.rule, x.path, x.count) for x in found.parts] == [("number", "n", 3)]
+    assert {*report.findings} <= {*report.rows}
+    text = str(report)
+    assert "doctor: training" in text and "n 0, 1, 2 and 1 more [number]" in text
+    assert "Compilations" in report.text(verbose=True) and "Compilations" not in text
     as_dict = report.to_dict()
-    assert as_dict["schema"] == 4 and len(as_dict["run"]["events"]) == 3
+    assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
+
+
+@pytest.mark.parametrize(("least", "has_rows"), [(0.0, True), (1000.0, False)])
+def test_the_least_that_has_a_row(least, has_rows):
+    step = make()
+    with insight.doctor(least=least) as report:
+        for n in range(3):
+            step(jnp.ones(2), n)
+    assert bool(report.rows) == has_rows
 
 
 def test_exceptions_pass_and_end_it():
@@ -95,7 +108,7 @@ def test_a_signal_asks_for_a_report(tmp_path, start):
     process.send_signal(signal.SIGUSR1)
     lines = []
     deadline = time.monotonic() + 120
-    while "Each second" not in "".join(lines[-1:]) and time.monotonic() < deadline:
+    while "the rest" not in "".join(lines[-1:]) and time.monotonic() < deadline:
         lines.append(process.stderr.readline())
     assert "up to now" in "".join(lines)
     assert process.poll() is None

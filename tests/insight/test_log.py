@@ -35,8 +35,10 @@ def test_a_line_for_each_compilation():
     assert len(found) == len(set(found)) > 4
     assert "compiled step (<string>:9) in " in found[0]
     assert found[0].endswith("called at <string>:13: first call")
-    assert found[1].endswith("<string>:14: static: `n`: 1 -> 2")
-    assert "again in" in found[2] and "float32[4] -> float32[3]" in found[2]
+    assert "compiled the same program of step (<string>:9) again in " in found[1]
+    assert found[1].endswith("<string>:14: n 1, 2 [number]")
+    assert "compiled step (<string>:9) again in " in found[2]
+    assert found[2].endswith("<string>:15: shape: `x`: float32[4] -> float32[3]")
     assert "float32[2]" in found[3]
     for line in found[4:]:  # operations, however short they are
         assert line.endswith("called at <string>:17: outside of filter_jit")

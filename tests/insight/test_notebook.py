@@ -48,9 +48,9 @@ def test_cells(run):
     again = "f = eqx_fastjit.filter_jit(lambda x: x * 3)\n_ = f(jnp.ones(2))"
     cells = [IMPORTS, step, calls, again, again, "print(insight.explain())"]
     *_, told = run(*cells)
-    assert "at In[3]:2" in texts(told) and "created again" not in texts(told)
+    assert "In[3]:2\n" in texts(told) and "made again" not in texts(told)
     *_, told = run(IMPORTS, LOOP, LOOP, "print(insight.explain())")
-    assert "created again" in texts(told)
+    assert "made again: i 0, 1" in texts(told)
 
 
 def test_the_doctor_of_a_cell(run):

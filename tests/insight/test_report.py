@@ -1,7 +1,10 @@
 """The doctor's report: one data structure, as text, page and JSON."""
 
+import dataclasses
+import html
 import io
 import json
+import os
 import re
 
 import pytest
@@ -11,9 +14,10 @@ from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._describe import Cause, Difference, Leaf, Reason
 from eqx_fastjit.insight._events import Event
 from eqx_fastjit.insight._file import as_json, Run
-from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page
+from eqx_fastjit.insight._programs import Program
 from eqx_fastjit.insight._report import headline, make_report
+from eqx_fastjit.insight._rules import part_of, Row
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._waits import Wait
 from eqx_fastjit.insight._watch import Import
@@ -21,85 +25,176 @@ from eqx_fastjit.insight._why import show_difference
 
 
 LINE = Place("a.py", 10, "<module>")
-DEFINED = Place("a.py", 1, "step")
-
-
-def event(number, *differences, seconds=1.0, is_outside=False, **fields):
-    name, place = fields.pop("name", "step"), fields.pop("place", DEFINED)
-    reason = (
-        Reason(differences[0].cause, differences, (LINE,)) if differences else Reason()
-    )
-    fields = {
-        "number": number,
-        "signature": tuple(d.new for d in differences if d.new is not None),
-        "reason": reason,
-        "frames": (LINE,),
-        "started": 1000.0 + number,
-        "traced": True,
-        "trace": seconds / 4,
-        "lower": seconds / 4,
-        "compile": seconds / 2,
-        **fields,
-    }
-    return Event(FunctionInfo(name, name, place, number=not is_outside), **fields)
-
-
-def first(*differences, **fields):
-    """The first call of a function, before these differences."""
-    return event(1, signature=tuple(d.old for d in differences), **fields)
-
-
-def inlined(number, *differences, seconds=1.0, **fields):
-    """An event of a function that is a part of another one."""
-    times = {"trace": seconds, "lower": 0.0, "compile": 0.0}
-    return event(number, *differences, name="inner", **times, **fields)
-
-
-def static(path, old, new):
-    a, b = (Leaf(path, "static", str(x), type="int") for x in (old, new))
-    return Difference(path, Cause.STATIC, a, b)
-
-
-def shape(path, old, new):
-    a, b = (array(path, x) for x in (old, new))
-    return Difference(path, Cause.SHAPE, a, b)
 
 
 def array(path, shape=(), dtype="float32", **fields):
     return Leaf(path, "array", show_array(shape, dtype), shape, dtype, **fields)
 
 
-def report_of(*events, seconds=100.0, cache=None, **options):
-    return make_report(Run("a.py", 1000.0, seconds, 0, cache, events, **options))
+def static(path, value):
+    return Leaf(path, "static", str(value), type=type(value).__name__)
 
 
-def text_of(report, verbose=True):
-    stream = io.StringIO()
-    write_text(report, stream, verbose)
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("cost", "run", "is_finding"),
-    [(1.0, 100, True), (0.9, 100, False), (0.5, 10, True), (0.4, 10, False)],
-)
-def test_cost_alone_makes_a_finding(cost, run, is_finding):
-    d = static("n", 1, 2)
-    found = report_of(first(d), event(2, d, seconds=cost), seconds=run)
-    assert bool(found.findings) == is_finding
-    assert len(found.findings) + len(found.others) == 2
-    limit = min(1.0, 0.05 * run)
-    assert f"here {limit * 1000:.3g} ms" in text_of(found) or "here 1 s" in text_of(
-        found
+def event(number, *leaves, name="step", program="a", seconds=1.0, **fields):
+    """A compilation of a function, for a program with this name."""
+    place = Place("a.py", 1 + sum(map(ord, name)), name)
+    is_outside = fields.pop("is_outside", False)
+    stages = {"trace": seconds / 4, "lower": seconds / 4, "compile": seconds / 2}
+    return Event(
+        FunctionInfo(name, name, None if is_outside else place, int(not is_outside)),
+        **{
+            "number": number,
+            "signature": leaves,
+            "program": Program(f"{name} {program}", f"kinds of {name}", 1),
+            "frames": (LINE._replace(function=name),),
+            "started": 1000.0 + number,
+            "traced": True,
+            **stages,
+            **fields,
+        },
     )
 
 
-def test_a_first_call_is_no_finding():
-    found = report_of(event(1, seconds=50.0))
-    assert found.findings == () and "no finding" in headline(found)
+def numbers(*values, first=1, **fields):
+    """Compilations of one program for several numbers `n`."""
+    fields = {"seconds": 4.0, **fields}
+    return [event(i, static("n", x), **fields) for i, x in enumerate(values, first)]
+
+
+def report_of(*events, seconds=100.0, cache="/tmp/x", least=None, **options):
+    run = Run("a.py", 1000.0, seconds, 0, cache, events, **options)
+    return make_report(run, least)
+
+
+def text_of(report, columns=100, verbose=False):
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", f"{columns}")
+        write_text(report, stream, verbose)
+    return stream.getvalue()
+
+
+# --- rows ---
+
+
+@pytest.mark.parametrize(
+    ("cost", "run", "least", "has_row"),
+    [
+        (1.0, 100, None, True),  # a hundredth
+        (0.9, 100, None, False),
+        (0.1, 5, None, True),  # or a tenth of a second
+        (0.09, 5, None, False),
+        (0.01, 100, 0.0, True),
+        (5.0, 100, 6.0, False),
+    ],
+)
+def test_what_costs_less_has_no_row(cost, run, least, has_row):
+    first, again = numbers(1, 2, seconds=cost)
+    found = report_of(first, again, seconds=run, least=least)
+    assert len(found.rows) == len(found.findings) == has_row
+
+
+def test_one_compilation_has_no_row():
+    assert report_of(event(1, seconds=50.0)).rows == ()
+    plain = event(1, seconds=50.0, is_outside=True)
+    assert report_of(plain).rows == ()
+
+
+def test_rows_are_by_what_is_saved():
+    """What makes results wrong comes first, and what is only a price last."""
+    wrong = Row("f", (part_of("stale-value", dict.fromkeys(WORDS, "x")),))
+    needed = [
+        event(i, static("kind", text), name="other", program=text, seconds=30.0)
+        for i, text in enumerate("ab")
+    ]
+    found = report_of(
+        *needed,
+        *numbers(1, 2, first=2, name="less"),
+        *numbers(1, 2, 3, first=4, name="more"),
+        stale=[wrong],
+        cache=None,
+    )
+    names = [x.function for x in found.rows]
+    assert names == ["f", "the program", "more", "less", "other"]
+    # What is saved in later runs, or not at all, is no finding.
+    assert [x.function for x in found.findings] == ["f", "more", "less"]
+    cache, other = found.rows[1], found.rows[-1]
+    assert cache.saves == cache.later > 0 == other.saves and other.wanted == 30
+    assert [x.rule for x in other.parts] == ["other-program"]
+
+
+WORDS = ("path", "first", "last", "function", "values", "array", "cost")
+
+
+def test_nothing_is_saved_twice():
+    """What an edit spares is not in the cache's row, too."""
+    found = report_of(*numbers(1, 2, 3), cache=None)
+    edit, cache = found.rows
+    assert (edit.saves, edit.seconds, edit.compilations) == (8, 12, 3)
+    assert cache.saves == pytest.approx(2, abs=0.01)  # the first one's, of XLA
+    assert sum(x.saves for x in found.rows) < sum(e.seconds for e in found.run.events)
+
+
+def test_a_cache_that_is_set_has_no_row():
+    assert report_of(event(1, seconds=40.0), cache=None).rows[0].later > 19
+    assert report_of(event(1, seconds=40.0), cache="/tmp/x").rows == ()
+    kept = event(1, seconds=40.0, cached=True)  # by what the program has set
+    assert report_of(kept, event(2, name="other"), cache=None).rows == ()
+
+
+def test_what_parts_save_adds_up():
+    """Each beyond those above it, whatever it saves alone."""
+    pairs = [(n, text) for n in (1, 2, 3) for text in ("a", "b")]
+    events = [
+        event(i, static("n", n), static("text", text), seconds=2.0)
+        for i, (n, text) in enumerate(pairs)
+    ]
+    (row,) = report_of(*events).rows
+    assert [(x.rule, x.gain, x.saves) for x in row.parts] == [
+        ("number", 8, 8),
+        ("label", 2, 6),
+    ]
+    assert (row.saves, row.compilations, row.programs) == (10, 6, 1)
+
+
+def test_seconds_of_functions_inside_are_those_of_the_outermost():
+    """They are told once, and it is not the function inside that has a row."""
+    inside = {"name": "inner", "trace": 1.0, "lower": 0.0, "compile": 0.0}
+    events = [
+        event(1, static("n", 1), seconds=3.0, nested=1.0),
+        event(2, inside=1, **inside),
+        event(3, static("n", 2), seconds=3.0, nested=1.0),
+        event(4, static("k", 2), inside=3, **inside),
+    ]
+    found = report_of(*events)
+    (row,) = found.rows
+    assert (row.function, row.seconds, row.saves) == ("step", 6, 3)
+    assert {f.function: f.seconds for f in found.functions} == {"step": 4, "inner": 2}
+    causes = {f.function: f.causes for f in found.functions}
+    assert causes["inner"] == {"inlined": 2}
+
+
+# --- the head, and where the time went ---
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([event(1)], "1 compilation of 1 program took 1 s: none of it for programs"),
+        (numbers(1, 2, 3), "3 compilations of 1 program took 12 s: 8 s for programs"),
+        (
+            [event(i, static("k", x), program=x) for i, x in enumerate("ab")],
+            "2 compilations of 2 programs took 2 s: none of it",
+        ),
+    ],
+)
+def test_the_headline_counts_programs(events, says):
+    found = headline(report_of(*events, cpu_seconds=40.0))
+    assert found.startswith("ran for 1 min 40 s (40 s of CPU); ") and says in found
 
 
 def test_the_parts_of_the_time_add_up():
+    """The rest is what is not known. Other threads compile at the same time."""
     found = report_of(
         event(1, seconds=10.0),
         event(2, seconds=5.0, thread="Thread-1"),
@@ -111,102 +206,16 @@ def test_the_parts_of_the_time_add_up():
     assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
     assert sum(parts.values()) == pytest.approx(30)
     assert parts["rest"] == pytest.approx(15)
-    assert "a.py:12 float(x)" in text_of(found)
+    assert "a.py:12 float(x) 2 s" in text_of(found)
+    waits = [Wait(LINE, "float(x)", 3, 200.0)]  # of several threads
+    found = report_of(event(1, seconds=10.0), waits=waits, seconds=30.0)
+    assert sum(part.seconds for part in found.time) == pytest.approx(30)
 
 
-def test_seconds_of_functions_inside_are_told_once():
-    outer = event(1, seconds=8.0, nested=1.0)
-    inner = inlined(2, inside=1)
-    found = report_of(outer, inner)
-    assert {f.function: f.seconds for f in found.functions} == {"step": 7, "inner": 1}
-
-
-def test_a_function_inside_is_not_blamed():
-    d = shape("x", (5,), (4,))
-    events = [
-        first(d),
-        inlined(2, inside=1),
-        event(3, d, seconds=3.0, nested=1.0),
-        inlined(4, static("f", 1, 2), inside=3),
-    ]
-    found = report_of(*events)
-    (finding,) = found.findings
-    assert (finding.cause, finding.functions, finding.count) == (
-        "shape",
-        {"step": 1},
-        1,
-    )
-    assert finding.seconds == pytest.approx(3)
-    causes = {f.function: f.causes for f in found.functions}
-    assert causes == {"step": {"shape": 1, "first call": 1}, "inner": {"inlined": 2}}
-
-
-def test_a_change_of_two_functions_is_one_finding():
-    events = [
-        event(1, shape("x", (64, 3), (40, 3))),
-        event(2, static("n", 64, 40), name="metric", frames=(LINE._replace(line=12),)),
-        event(3, static("n", 1, 2), name="other", frames=(LINE._replace(line=14),)),
-    ]
-    first, second = group(events)
-    assert first.functions == {"step": 1, "metric": 1}
-    assert second.functions == {"other": 1}
-
-
-def test_a_trace_that_failed_is_told_apart_from_those_of_other_lengths():
-    longer = event(1, shape("x", (4,), (5,)))
-    failed = event(2, shape("x", (4,), (6,)), failed=True)
-    assert [g.events for g in group([longer, failed])] == [[longer], [failed]]
-
-
-def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
-    """Nothing can spare it."""
-    assert report_of(event(1, seconds=4.0, is_outside=True)).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("held", "says"),
-    [
-        ((80, 80 << 10), "keeps all 40 programs in memory, about 40.0 KiB of code."),
-        ((80, 0), "keeps all 40 programs in memory."),
-        ((8, 0), ""),  # they were dropped
-    ],
-)
-def test_many_retraces_hold_memory(held, says):
-    changes = [static("n", i, i + 1) for i in range(2, 42)]
-    events = [first(changes[0]), *(event(i, d) for i, d in enumerate(changes, 2))]
-    (finding,) = report_of(*events, held=held).findings
-    assert finding.count == 40
-    assert says in finding.says and ("in memory" in finding.says) == bool(says)
-
-
-def test_operations_of_an_event_file_are_told_without_their_shapes():
-    outside = {"is_outside": True, "name": "concatenate", "place": None}
-    (finding,) = report_of(*(event(i, **outside) for i in range(1, 9))).findings
-    assert (finding.attribute, finding.count, finding.saves) == ("unseen", 8, 7.0)
-    found = report_of(*(event(i, **outside) for i in range(1, 4)))
-    assert found.findings == () and "3 operations" in found.others[-1].what
-
-
-def test_what_the_cache_saves_is_in_no_other_row():
-    d = static("n", 1, 2)
-    other = event(3, seconds=8.0, name="other", place=DEFINED._replace(line=3))
-    found = report_of(first(d), event(2, d, seconds=40.0), other)
-    finding, item = found.rows
-    saved = "of which 40 s and 4.49 s in later runs can be saved: 1 finding"
-    assert saved in headline(found)
-    assert finding.saves == 40 and item.seconds == pytest.approx(0.5 + 4)
-    assert sum(x.saves for x in found.rows) == found.saves + found.saves_later
-
-
-def test_a_cache_would_help():
-    found = report_of(event(1, seconds=40.0))
-    (item,) = found.helps
-    says = "of which 20 s in later runs can be saved: no finding, 1 other row"
-    assert says in headline(found)
-    assert item.saves == pytest.approx(20, abs=0.01)
-    assert "a second run would take about 1 min 20 s" in item.says
-    assert "`JAX_COMPILATION_CACHE_DIR` to a directory" in item.fix
-    assert report_of(event(1, seconds=40.0), cache="/tmp/x").helps == ()
+@pytest.mark.parametrize("load", [1000.0, 0.0])
+def test_a_busy_machine_is_said_to_be(load, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0), raising=False)
+    assert ("(load 1000.0 on " in text_of(report_of())) == bool(load)
 
 
 @pytest.mark.parametrize(
@@ -214,35 +223,138 @@ def test_a_cache_would_help():
     [
         ("shape", {"shape": (2,)}, {"shape": (3,)}, "float32[2] -> float32[3]"),
         ("dtype", {"weak_type": True}, {}, "weak float32 -> strong float32"),
-        (
-            "placement",
-            {},
-            {"sharding": "cpu:0"},
-            "not committed -> cpu:0 (committed)",
-        ),
+        ("placement", {}, {"sharding": "cpu:0"}, "not committed -> cpu:0 (committed)"),
     ],
 )
 def test_a_difference_in_words(cause, old, new, text):
-    a, b = (array("x", **x) for x in (old, new))
-    d = Difference("x", Cause(cause), a, b)
+    d = Difference("x", Cause(cause), array("x", **old), array("x", **new))
     assert show_difference(d) == f"`x`: {text}"
     assert show_difference(d._replace(old=None)).startswith("`x`: nothing -> float32[")
 
 
+# --- as text, page and JSON ---
+
+
+def rows(n):
+    """As many functions with an edit, the first one with two, and the cache's row."""
+    events = []
+    for i in range(n - 1):
+        for k in range(4):
+            tag = static("tag", f"run {k}" if i == 0 else "run")
+            leaves = static(f"model.rate_{i}", k), tag
+            events.append(event(len(events), *leaves, name=f"training_step_{i}"))
+    return report_of(*events, cache=None)
+
+
+narrow = pytest.mark.xfail(strict=True, reason="a title of 66 characters")
+
+
+@pytest.mark.parametrize("columns", [pytest.param(60, marks=narrow), 80, 110])
+def test_a_report_fits_a_screen(columns):
+    """Ten rows are at most 40 lines, and none is longer than the terminal's."""
+    lines = text_of(rows(10), columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= 40
+    place = re.compile(
+        r"^2 +3 s training_step_0: 4 compilations of 1 program +a.py:10$"
+    )
+    assert any(map(place.match, lines))
+    assert any(line.startswith("10 ") for line in lines)
+
+
+def test_more_rows_are_counted_unless_verbose():
+    found = rows(15)
+    assert "5 more rows (15 s): --verbose" in text_of(found)
+    text = text_of(found, verbose=True)
+    assert "more row" not in text and "15 " in text
+    assert text.count("training_step_3 (a.py:") == 4  # its compilations
+
+
+def test_what_a_row_says():
+    """What is saved, by rule, with the edit; how, and what is only a price."""
+    pairs = [(8, "a"), (8, "b"), (4, "a"), (8, "c")]
+    events = [
+        event(
+            i,
+            array("x", (n, 2)),
+            static("tag", tag),
+            program=f"{n}",
+            seconds=8.0 + (n == 8),
+        )
+        for i, (n, tag) in enumerate(pairs)
+    ]
+    text = " ".join(text_of(report_of(*events, cache=None)).split())
+    assert "1 26 s step: 4 compilations of 2 programs a.py:10" in text
+    assert "18 s tag a, b, c [label]: keep it out of the call" in text
+    assert "8 s a batch of 4 after 8: x [batch]: leave it out, or pad and" in text
+    assert "weight it (other data)" in text
+    assert "[run-cache]: eqx-fastjit run --cache (later runs)" in text
+    assert "In brackets is a rule: `eqx-fastjit rule NAME` explains it." in text
+
+
+def as_text(page):
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
 def test_text_page_and_json_say_the_same():
-    d = static("n", 1, 2)
-    found = report_of(first(d), event(2, d, seconds=4.0))
-    text, html, data = text_of(found), page(found), as_json(found)
+    reason = Reason(
+        Cause.STATIC, (Difference("n", Cause.STATIC, None, static("n", 2)),)
+    )
+    first, second = numbers(1, 2)
+    found = report_of(first, dataclasses.replace(second, reason=reason))
+    text, shown = text_of(found, verbose=True), as_text(page(found))
+    data = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert data["functions"][0]["causes"] == {"static": 1, "first call": 1}
-    for fragment in ("1 static, 1 first call", "each new value compiles: 1, 2"):
+    for fragment in (
+        headline(found),
+        "2 compilations of 1 program",
+        "n 1, 2",
+        "jnp.asarray(n)",
+        "n: nothing -> 2",
+    ):
         assert fragment in " ".join(text.split())
-        assert fragment in re.sub(r"</?code>", "", html)
-    json.dumps(data, allow_nan=False)
+        assert fragment in " ".join(shown.split())
+
+
+def test_what_is_not_known_is_absent_from_the_json():
+    found = report_of(*numbers(1, 2), cache=None)
+    data = as_json(found)
+    assert data["schema"] == 5
+    row, cache = data["rows"]
+    assert row == {
+        "function": "step",
+        "line": ["a.py", 10, "step"],
+        "seconds": 8.0,
+        "saves": 4.0,
+        "compilations": 2,
+        "programs": 1,
+        "parts": [
+            {
+                "rule": "number",
+                "what": "n 1, 2",
+                "edit": "jnp.asarray(n)",
+                "path": "n",
+                "values": ["1", "2"],
+                "count": 1,
+                "saves": 4.0,
+            }
+        ],
+    }
+    assert cache.keys() >= {"later", "saves"} and "line" not in cache
 
 
 def test_the_page_escapes_and_loads_nothing():
     evil = "<script>alert(1)</script>"
-    found = report_of(event(1, static(evil, 1, 2), name=evil))
-    html = page(found)
-    assert evil not in html and "&lt;script&gt;" in html
-    assert not re.search(r"(src|href)=|url\(|@import|https?:", html)
+    events = [event(i, static(evil, i), name=evil, seconds=9.0) for i in (1, 2)]
+    text = page(report_of(*events))
+    assert evil not in text and "&lt;script&gt;" in text
+    assert not re.search(r"src=|href=\"[^#]|url\(|@import|https?:", text)
+
+
+def test_the_page_explains_each_rule_once():
+    """With its section, to which its rows have links."""
+    found = report_of(*numbers(1, 2), *numbers(1, 2, first=3, name="other"))
+    text = page(found)
+    assert text.count('<a href="#rule-number">') == 2
+    assert text.count('<details id="rule-number">') == 1
+    assert "is static, so each value compiles" in text

@@ -159,7 +159,7 @@ def test_a_call_that_blocks_in_any_case_is_no_finding(make, asynchronous):
             f(x)
     found = waits.found()
     assert [(x.what, x.count) for x in found] == [(_waits.HAS_TO_BLOCK, 3)]
-    assert _waits.finding_of_waits(found, 1.0) is None
+    assert _waits.row_of_waits(found, 1.0) == []
 
 
 def test_looking_for_callbacks_disturbs_no_event():
@@ -237,65 +237,72 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
     ]
 
 
-# --- the finding ---
+# --- the row ---
 
 LINE = Place("a.py", 12, "train")
-
-
-def wait(what, count, seconds, reads=None, line=LINE):
-    return Wait(line, what, count, seconds, count if reads is None else reads)
+CALLS = Wait(LINE, _waits.JITTED_CALL, 1500, 1.8, 1500)
+LOSS = Wait(LINE, "float(loss)", 1500, 1.2, 1500)
 
 
 @pytest.mark.parametrize(
-    ("waits", "attribute", "parts"),
+    ("waits", "rule", "what"),
     [
-        (
-            [wait("float(loss)", 1500, 1.8)],
-            "waits",
-            ["`float(loss)` at a.py:12 waits 1500 x 1.2 ms", "1.1 ms of each wait stay"]
-            + ["Read every 100 steps", "saves at most 150 ms", "an environment"],
-        ),
-        (
-            [wait(_waits.JITTED_CALL, 1500, 1.8), wait("float(loss)", 0, 0.0, 1500)],
-            "blocking call",
-            ["a jitted call that blocks at a.py:12 waits 1500 x 1.2 ms"]
-            + ["Run with `--async`, and read `float(loss)` at a.py:12 every 100 steps"]
-            + ["pass it a copy"],
-        ),
-        (
-            [wait(_waits.JITTED_CALL, 1500, 1.8), wait("float(loss)", 0, 0.0, 3)],
-            "blocking call",
-            ["Run with `--async`. This saves"],
-        ),
+        ([LOSS], "waits", "float(loss) 1500 x 800 us"),
+        ([CALLS, LOSS], "blocking-call", "calls that block 1500 x 1.2 ms"),
+        ([LOSS, CALLS], "blocking-call", "calls that block 1500 x 1.2 ms"),
     ],
-    ids=["reads", "a blocking call and reads", "a blocking call"],
 )
-def test_a_finding_says_what_the_device_computes_meanwhile(waits, attribute, parts):
-    found = _waits.finding_of_waits(waits, 0.15)
-    assert (found.attribute, found.saves, found.line) == (attribute, 0.15, LINE)
-    assert found.seconds == pytest.approx(1.8)
-    for part in parts:
-        assert part in found.says + found.fix, part
+def test_what_waits_has_a_row(waits, rule, what):
+    """Of what takes longest; it saves what running ahead does, not what is waited."""
+    (row,) = _waits.row_of_waits(waits, 0.15)
+    (part,) = row.parts
+    assert (part.rule, part.what, part.count) == (rule, what, 1500)
+    assert (row.function, row.line, row.saves) == ("train", LINE, 0.15)
+    assert row.about and row.seconds == sum(x.seconds for x in waits)
 
 
-def test_what_cannot_be_saved_is_no_finding():
-    callback = wait(_waits.HAS_TO_BLOCK, 1500, 1.8)
-    assert _waits.finding_of_waits([callback], 0.15) is None
-    assert _waits.finding_of_waits([wait("float(loss)", 1500, 1.8)], 0.0) is None
+DECIDES = dataclasses.replace(LOSS, what="int(i)", decides=True)
 
 
-def test_an_index_of_each_step_has_to_be_read():
-    def train(xs):
-        i = int(xs[0])  # drawn
-        return xs[i], float(xs[1])  # kept
+@pytest.mark.parametrize(
+    ("waits", "saves"),
+    [
+        ([LOSS], 0.0),  # the device computes meanwhile
+        ([dataclasses.replace(CALLS, what=_waits.HAS_TO_BLOCK)], 1.0),
+        ([DECIDES], 1.0),
+        ([DECIDES, LOSS], 1.0),
+        ([DECIDES, CALLS], 1.0),
+    ],
+)
+def test_what_saves_nothing_has_no_row(waits, saves):
+    """Nor what is read beside a value that decides what comes next, in each step."""
+    assert _waits.row_of_waits(waits, saves) == []
 
-    def found(read, line):
-        place = Place(__file__, line_of(line), LINE.function)
-        waits = [wait(_waits.JITTED_CALL, 1500, 1.8), wait(read, 0, 0.0, 1500, place)]
-        return _waits.finding_of_waits(waits, 0.15)
 
-    assert found("int(xs[0])", "drawn") is None
-    assert "`float(xs[1])`" in found("float(xs[1])", "kept").fix
+def test_a_value_that_decides_now_and_then():
+    seldom = dataclasses.replace(DECIDES, count=15, reads=15)
+    elsewhere = dataclasses.replace(DECIDES, place=LINE._replace(function="test"))
+    (row,) = _waits.row_of_waits([LOSS, seldom, elsewhere], 0.15)
+    assert row.parts[0].path == "float(loss)"
+
+
+@pytest.mark.parametrize(
+    ("read", "decides"),
+    [
+        (lambda x: float(x), False),
+        (lambda x: float(x.astype(jnp.bfloat16)), False),
+        (lambda x: x[None].tolist(), False),
+        (lambda x: int(x.astype(jnp.int32)), True),
+        (lambda x: bool(x > 0), True),
+        (lambda x: np.asarray(jnp.stack([x, x])), True),
+        (lambda x: x.block_until_ready(), False),
+    ],
+)
+def test_which_values_decide(read, decides):
+    """Numbers with a fraction, such as a loss, do not."""
+    with Waits() as waits:
+        read(jnp.ones(()))
+    assert waits.found()[-1].decides == decides
 
 
 def test_a_value_that_was_there_is_read_but_not_waited_for(monkeypatch):

@@ -1,0 +1,619 @@
+"""Rows: what a function compiled for nothing, by which rule, and what to edit.
+
+Promises 36, 37 of docs/reliability.md. docs/rules.md has a program for each rule; here
+stand those that are near to another rule, or to none.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import os
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from eqx_fastjit import filter_jit
+from eqx_fastjit.insight import _events, _file, doctor
+from eqx_fastjit.insight._lines import part_text
+from eqx_fastjit.insight._report import make_report
+from tests.support.modules import Holder
+
+
+X = np.ones(3, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _a_second_each(monkeypatch):
+    """Each compilation takes a second, so seconds count compilations."""
+    monkeypatch.setattr(_events.Event, "seconds", property(lambda event: 1.0))
+
+
+_BESIDE = ("eager", "run-cache", "unrolled-loop")
+
+
+def rows_of(program):
+    """The rows of functions that a program calls, whatever they cost."""
+    # Types are promoted as users have it.
+    with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
+        program()
+    return [x for x in report.rows if x.parts and x.parts[0].rule not in _BESIDE]
+
+
+def shown(row):
+    """`4 of 1: number n 3`; what saves only with the part before it has an `and`."""
+    parts = [
+        f"{x.rule} {x.path} {x.gain:g}" if x.gain else f"and {x.rule} {x.path}"
+        for x in row.parts
+        if x.edit
+    ]
+    needed = [x.path for x in row.parts if not x.edit]
+    text = f"{row.compilations} of {row.programs}: {', '.join(parts)}"
+    return text + f" ({row.wanted:g} for {', '.join(needed)})" * bool(needed)
+
+
+def called(fun, *calls, jit=filter_jit, **options):
+    """A program that calls a function with each of these arguments, at one line."""
+
+    def program():
+        f = jit(fun, **options)
+        for args in calls:
+            f(*args)
+
+    return program
+
+
+def carried(fun, first, x=None, n=4):
+    """A program that passes a function's result to its next call, beside `x`."""
+
+    def program():
+        f, state = filter_jit(fun), first
+        for _ in range(n):
+            state = f(state, x)
+
+    return program
+
+
+# --- what programs are made of ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    name: str = "a"
+    rate: float = 1.0
+    data: object = None
+
+
+class Kind(enum.Enum):
+    A = 1
+    B = 2
+
+
+class Counted(eqx.Module):
+    w: jax.Array
+    step: int
+
+
+class Noisy(eqx.Module):
+    w: jax.Array
+    rate: float
+
+
+class Params(eqx.Module):
+    w: jax.Array
+
+
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+def linear(n, m):
+    return eqx.nn.Linear(n, m, key=jax.random.key(0))
+
+
+def mlp(width, depth=2):
+    return eqx.nn.MLP(3, 3, width, depth, key=jax.random.key(0))
+
+
+def sweep():
+    """Eight runs with a name and an optimiser each, and two activations."""
+
+    @filter_jit
+    def step(config, opt, model, x):
+        act = jnp.tanh if config.data == "tanh" else jax.nn.relu
+        grads = eqx.filter_grad(lambda m: act(m(x)).sum())(model)
+        return opt.update(grads, opt.init(eqx.filter(model, eqx.is_array)))[0]
+
+    model = linear(3, 3)
+    for i in range(8):
+        config = Config(f"run{i}", data="tanh" if i % 2 else "relu")
+        step(config, optax.adam(1e-3 * (i + 1)), model, X)
+
+
+def closures():
+    for scale in (1.0, 2.0, 3.0):
+        filter_jit(lambda x: x * scale)(X)  # noqa: B023
+
+
+def optimiser_in_a_closure():
+    for rate in (0.1, 0.2, 0.3):
+        opt = optax.sgd(rate)
+        filter_jit(lambda w: opt.update(w, opt.init(w))[0])(X)  # noqa: B023
+
+
+def wrapped_again():
+    def fun(x):
+        return x + 1
+
+    for _ in range(3):
+        filter_jit(lambda x: fun(x))(X)
+
+
+def static_arrays():
+    f = filter_jit(lambda h, x: x + h.static)
+    for n in range(3):
+        f(Holder(X, n * ones(3)), X)
+
+
+def on_devices():
+    """JAX traces once: the other compilations have no trace."""
+    f = filter_jit(lambda x: x + 1)
+    for device in jax.devices()[:3]:
+        f(jax.device_put(X, device))
+
+
+def cleared():
+    f = filter_jit(lambda x: x + 1)
+    for _ in range(3):
+        f(X)
+        jax.clear_caches()
+
+
+def at_two_lines():
+    f = filter_jit(lambda x: x.sum())
+    f(ones(8, 3))
+    f(ones(4, 3))
+
+
+def state_of_an_optimiser(first):
+    """The state has copies of the parameters, which become larger after a call."""
+
+    def program():
+        opt = optax.adam(1e-3)
+
+        @filter_jit
+        def step(w, state, x):
+            updates, state = opt.update(w * x, state)
+            return w + updates, state
+
+        w, state = first, opt.init(first)
+        for _ in range(3):
+            w, state = step(w, state, jnp.ones(5))
+
+    return program
+
+
+def models_with_states():
+    opt = optax.adam(1e-3)
+    step = filter_jit(lambda model, state: opt.update(model, state)[0])
+    for n in (2, 4, 8):
+        model = eqx.filter(linear(3, n), eqx.is_array)
+        step(model, opt.init(model))
+
+
+CASES = {
+    # --- the same program again ---
+    "a number": (
+        called(lambda x, n: x * n, (X, 1), (X, 2), (X, 3)),
+        "3 of 1: number n 2",
+        "n 1, 2, 3 [number]: jnp.asarray(n)",
+    ),
+    "an int and a float of one number": (
+        called(lambda x, n: x * n, (X, 1), (X, 2.0)),
+        "2 of 1: number n 1",
+        "n 1 (int), 2.0 (float) [number]: jnp.asarray(float(n))",
+    ),
+    "a number that the call returns": (
+        carried(
+            lambda s, x: Counted(jnp.linalg.inv(s.w), s.step + 1),
+            Counted(jnp.eye(3), 0),
+        ),
+        "4 of 1: number s.step 3",
+        "jnp.asarray(s.step)",
+    ),
+    "a number of a trained model": (
+        called(
+            lambda m, x: m.w * x + m.rate, *((Noisy(X, n / 2), X) for n in range(3))
+        ),
+        "3 of 1: module-number m.rate 2",
+        "an argument of its own: jnp.asarray(m.rate)",
+    ),
+    "a number of a configuration": (
+        called(lambda c, x: c.rate * x, *((Config(rate=n / 2), X) for n in range(3))),
+        "3 of 1: configuration c.rate 2",
+        "one Config for all calls; jnp.asarray(c.rate) as an argument",
+    ),
+    "a number that decides": (
+        called(
+            lambda x, n: jnp.sin(x) if n > 2 else jnp.cos(x),
+            *((X, n) for n in range(6)),
+        ),
+        "6 of 2: decides n 4",
+    ),
+    "a label and an optimiser, which save together": (
+        called(
+            lambda c, opt, x: opt.update(x, opt.init(x))[0],
+            *((Config(f"run{i}"), optax.adam(1e-3 * (i + 1)), X) for i in range(4)),
+        ),
+        "4 of 1: label c.name 3, and optimiser opt",
+        "c.name 'run0', 'run1', 'run2' and 1 more [label]: keep it out of the call",
+    ),
+    "a sweep of two programs": (
+        sweep,
+        "8 of 2: label config.name 6, and optimiser opt (1 for config.data)",
+    ),
+    "a flag and a member that change nothing": (
+        called(
+            lambda x, kind, flag: x + 1,
+            *((X, kind, flag) for kind in Kind for flag in (True, False)),
+        ),
+        "4 of 1: label kind 2, label flag 1",
+    ),
+    "objects": (
+        called(
+            lambda c, x: x + 1,
+            *((types.SimpleNamespace(n=object()), X) for _ in range(3)),
+        ),
+        "3 of 1: object c 2",
+    ),
+    "a closure with a number": (
+        closures,
+        "3 of 1: function <lambda> 2",
+        "made again: scale 1.0, 2.0 and 1 more [function]: make it once; pass scale",
+    ),
+    "a closure with an optimiser": (
+        optimiser_in_a_closure,
+        "3 of 1: function <lambda> 2",
+    ),
+    "a wrapper of the same function": (
+        wrapped_again,
+        "3 of 1: function <lambda> 2",
+    ),
+    "a function as an argument": (
+        called(
+            lambda f, x: f(x),
+            *((functools.partial(jnp.multiply, n), X) for n in (1, 2, 3)),
+        ),
+        "3 of 1: function f 2",
+    ),
+    "an optimiser in a wrapper": (
+        called(
+            lambda opt, x: opt.update(x, opt.init(x))[0],
+            *((optax.inject_hyperparams(optax.adam)(1e-3), X) for _ in range(3)),
+        ),
+        "3 of 1: optimiser opt 2",
+    ),
+    "an array in a static object": (
+        called(
+            lambda c, x: x + c.data, *((Config(data=jnp.ones(3)), X) for _ in range(3))
+        ),
+        "3 of 1: array-in-static c.data 2",
+        "make Config an eqx.Module",
+    ),
+    "an array in a static field": (static_arrays, "3 of 1: static-field h.static 2"),
+    "a list and a tuple": (
+        called(lambda xs: xs[0] + xs[1], ([X, X],), ((X, X),)),
+        "2 of 1: structure xs 1",
+    ),
+    "a list that the call returns as a tuple": (
+        carried(lambda s, x: (s[0] + x,), [jnp.zeros(3)], X),
+        "2 of 1: structure s 1",
+    ),
+    "devices, without traces": (
+        on_devices,
+        "3 of 1: placement x 2",
+    ),
+    "caches that are cleared": (
+        cleared,
+        "3 of 1: dropped  2",
+    ),
+    "static_argnames": (
+        called(
+            lambda x, n: x * n, (X, 1), (X, 2), (X, 3), jit=jax.jit, static_argnames="n"
+        ),
+        "3 of 1: static-argnames n 2",
+    ),
+    "a weak type": (
+        called(lambda x, y: x * y, (X, jnp.asarray(1.0)), (X, jnp.float32(1.0))),
+        "2 of 1: weak-type y 1",
+    ),
+    "a weak type that the call returns otherwise": (
+        carried(lambda s, x: s + x, jnp.asarray(0.0), jnp.float32(1.0)),
+        "2 of 1: weak-type s 1",
+    ),
+    # --- the same operations ---
+    "a Module whose array gains an axis": (
+        carried(lambda s, x: Params(s.w + x), Params(jnp.zeros(())), X),
+        "2 of 2: begin-alike s.w 1",
+        "s.w float32[] first, then float32[3] as returned [begin-alike]: begin with",
+    ),
+    "a dictionary whose array gains an axis": (
+        carried(lambda s, x: {"w": s["w"] + x}, {"w": jnp.zeros(())}, X),
+        "2 of 2: begin-alike s['w'] 1",
+    ),
+    "a dtype that is returned": (
+        carried(
+            lambda s, x: s + x.astype(s.dtype) * jnp.float32(1),
+            jnp.zeros(3, jnp.int32),
+            X,
+        ),
+        "2 of 2: begin-alike s 1",
+    ),
+    "a number, then an array": (
+        carried(lambda s, x: s + x, 0.0, jnp.float32(1)),
+        "2 of 2: begin-alike s 1",
+    ),
+    "None, in place of which zeros are used": (
+        carried(lambda s, x: (jnp.zeros(3) if s is None else s) + x, None, X),
+        "2 of 2: none-first s 1",
+        "begin with what is used in its place",
+    ),
+    "None, for which the function does something else": (
+        carried(lambda s, x: x if s is None else jnp.sin(s) + x, None, X),
+        "2 of 2:  (1 for s)",
+    ),
+    "parameters with an optimiser's state": (
+        state_of_an_optimiser(jnp.zeros(())),
+        "2 of 2: begin-alike w 1",
+    ),
+    "a smaller batch": (
+        called(
+            lambda x, y: (x.sum(), y.sum()),
+            (ones(8, 3), ones(8)),
+            (ones(4, 3), ones(4)),
+        ),
+        "2 of 2: batch x 1",
+        "a batch of 4 after 8: x [batch]: leave it out, or pad and weight it",
+    ),
+    "a smaller batch of another line": (at_two_lines, "2 of 2:  (1 for x)"),
+    "a larger batch": (
+        called(lambda x: x.sum(), (ones(4, 3),), (ones(8, 3),)),
+        "2 of 2:  (1 for x)",
+    ),
+    "a smaller second axis": (
+        called(lambda x: x.sum(), (ones(4, 8),), (ones(4, 3),)),
+        "2 of 2:  (1 for x)",
+    ),
+    "an array that grows": (
+        carried(lambda s, x: jnp.concatenate([s, x]), jnp.zeros(3), X),
+        "4 of 4: grows s 3",
+        "s grows, 3 to 12 [grows]: begin with 15, fill it, mask the rest",
+    ),
+    "a list that grows": (
+        called(lambda xs: sum(xs), *(([X] * n,) for n in range(1, 6))),
+        "5 of 5: grows xs 4",
+    ),
+    "lengths that grow, but are not returned": (
+        called(lambda x: x.sum(), *((ones(min(32, n)),) for n in (16, 24, 32, 40))),
+        "3 of 3: lengths x 2",
+        "float32[16], float32[24], float32[32] [lengths]: pad to 32 and mask",
+    ),
+    "lengths of several axes": (
+        called(
+            lambda x: x * 2, *((ones(*s),) for s in ((4, 4), (3, 4), (4, 3), (5, 6)))
+        ),
+        "4 of 4: lengths x 3",
+    ),
+    "tuples of arrays": (
+        called(
+            lambda q, s: q[0].sum() + s[0].sum(),
+            *(((ones(n), ones(n)), (ones(n), ones(n))) for n in (3, 5, 7)),
+        ),
+        "3 of 3: lengths q 2",
+    ),
+    "a dtype": (
+        called(lambda x: x + 1, (ones(3),), (ones(3, dtype=np.int32),)),
+        "2 of 2: dtype x 1",
+    ),
+    "a number that a loop follows": (
+        called(
+            lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x),
+            *((X, n) for n in (2, 3, 4)),
+        ),
+        "3 of 3: loop-count n 2",
+        "jax.lax.fori_loop, jnp.asarray(n); under gradients scan, and mask",
+    ),
+    # --- other programs ---
+    "widths of a model": (
+        called(lambda m, x: m(x), *((mlp(n), X) for n in (2, 4, 8))),
+        "3 of 3:  (2 for m.layers)",
+    ),
+    "a model and its optimiser's state": (models_with_states, "3 of 3:  (2 for model)"),
+    "depths of a model": (
+        called(lambda m, x: m(x), *((mlp(4, n), X) for n in (1, 2, 3))),
+        "3 of 3:  (2 for m.layers, m.depth)",
+    ),
+    "a flag": (
+        called(
+            lambda x, flag: jnp.sin(x) if flag else jnp.cos(x), (X, True), (X, False)
+        ),
+        "2 of 2:  (1 for flag)",
+    ),
+    "functions": (
+        called(lambda f, x: f(x), (jnp.sin, X), (jnp.cos, X)),
+        "2 of 2:  (1 for f)",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_rows(case):
+    """What is compiled, for how many programs, by which rules, and what that saves."""
+    program, expected, *texts = case
+    (row,) = rows_of(program)
+    assert shown(row) == expected
+    for text in texts:
+        assert any(text in part_text(x) for x in row.parts)
+    # What parts save in turn adds up; alone, none saves more than all together.
+    assert sum(x.gain or 0 for x in row.parts) == row.saves
+    assert all(x.saves <= row.saves for x in row.parts)
+    # What is left is one compilation, and those of other programs.
+    assert row.seconds == row.compilations == row.saves + row.wanted + 1
+    needs_other = {x.rule for x in row.parts if x.other_data}
+    assert needs_other <= {"batch", "lengths", "dtype"}
+    assert row.other_data == (row.saves if needs_other else 0)
+
+
+@pytest.mark.xfail(strict=True, reason="an index is a copy of a length, or needed")
+@pytest.mark.parametrize("start", [0, 10], ids=["a length of the cache", "none"])
+def test_a_cache_and_an_index_save_together(start):
+    """Neither saves anything alone, and the row says so."""
+
+    def program():
+        step = filter_jit(lambda s, i, x: jnp.concatenate([s, i * x]))
+        cache = jnp.zeros((0, 3))
+        for i in range(start, start + 4):
+            cache = step(cache, i, X[None])
+
+    (row,) = rows_of(program)
+    assert shown(row) == "4 of 4: grows s 3, and number i"
+
+
+def under_grad():
+    f = filter_jit(lambda x: jnp.sin(x).sum())
+    f(X)
+    jax.grad(f)(X)
+
+
+def inside_first():
+    inner = filter_jit(lambda x, n: x * n)
+    filter_jit(lambda x: inner(x, 1) + 1)(X)
+    inner(X, 2)
+
+
+def several_functions():
+    for fun in (jnp.sin, jnp.cos):
+        filter_jit(eqx.Partial(fun))(X)
+
+
+def failing():
+    @filter_jit
+    def f(x, n):
+        raise ValueError
+
+    for n in range(3):
+        with contextlib.suppress(ValueError):
+            f(X, n)
+
+
+NOTHING = {
+    "equal calls": called(lambda x, n: x * n, (X, 1), (2 * X, 1)),
+    "a call under jax.grad": under_grad,
+    "a function that was a part of another one": inside_first,
+    "several functions": several_functions,
+    "traces that fail": failing,
+}
+
+
+@pytest.mark.parametrize("program", NOTHING.values(), ids=NOTHING)
+def test_no_rows(program):
+    """What had to be compiled has none."""
+    assert rows_of(program) == []
+
+
+def test_what_was_compiled_before_the_run_spares_all():
+    f = filter_jit(lambda x, n: x * n)
+    with jax.numpy_dtype_promotion("standard"):  # as in the run
+        f(X, 1)
+    (row,) = rows_of(lambda: [f(X, n) for n in (1, 2, 3)])
+    assert shown(row) == "2 of 1: number n 2"
+
+
+def test_a_row_of_a_function_that_is_made_again_has_its_line():
+    """The call's line is that of the row, and the edit's that of the part."""
+
+    def make(n):
+        return filter_jit(lambda x: x * n)
+
+    (row,) = rows_of(lambda: [make(n)(X) for n in (1, 2)])
+    (part,) = row.parts
+    first = make.__code__.co_firstlineno
+    assert (part.line.line - first, row.line.line - first) == (1, 3)
+    assert (part.values, part.count) == ((), 1)
+
+
+def test_a_file_has_programs(tmp_path, monkeypatch):
+    """Another process has the same rows of it."""
+    monkeypatch.setenv(_file._OWNER, f"{os.getpid()}")
+    writer = _file.Writer(str(tmp_path / "run.jsonl"))
+    (row,) = rows_of(sweep)
+    _events.unwatch(writer._write_event)
+    _events.unwatch(writer._write_start)
+    report = make_report(_file.read(str(tmp_path / "run.jsonl")), least=0.0)
+    (found,) = [x for x in report.rows if x.function == row.function]
+    assert found == row
+
+
+# --- outside of jit ---
+
+
+def sums():
+    for n in range(10, 18):
+        jnp.cumsum(ones(n))
+
+
+def loops_of_new_functions():
+    for _ in range(6):
+        jax.lax.fori_loop(0, 3, lambda i, x: jnp.sin(x), X)
+
+
+def models():
+    for n in range(1, 9):
+        linear(n, n)
+
+
+def in_turns():
+    for _ in range(8):
+        for n in (2, 3):
+            jnp.cumsum(ones(n))
+
+
+EAGER = {
+    "other shapes": (sums, ["eager: 8 of 8, 8 values"]),
+    "new functions": (loops_of_new_functions, ["eager-function: 6 of 1, 1 values"]),
+    "models that are made": (models, []),
+    "a few shapes in turns": (in_turns, []),
+}
+
+
+def eager_rows_of(program):
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        program()
+    return [x for x in report.rows if x.parts[0].rule.startswith("eager")]
+
+
+@pytest.mark.parametrize(("program", "expected"), EAGER.values(), ids=EAGER)
+def test_operations_outside_of_jit(program, expected):
+    """One row for a function, if one of its lines compiles again and again."""
+    assert expected == [
+        f"{x.parts[0].rule}: {x.compilations} of {x.programs}, "
+        f"{len(x.parts[0].values)} values"
+        for x in eager_rows_of(program)
+    ]
+
+
+@pytest.mark.xfail(strict=True, reason="operands of 16 programs are told as the same")
+def test_operations_of_other_shapes_have_other_values():
+    def energies():
+        for n in range(10, 18):
+            jax.grad(lambda x: jnp.sum(x**2))(ones(n))
+
+    rows = eager_rows_of(energies)
+    assert all(len(x.parts[0].values) > 1 for x in rows)
