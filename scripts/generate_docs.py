@@ -73,7 +73,8 @@ def _doctor(name: str, page: Path) -> str:
     lines = out.stderr.strip().splitlines()
     if name == "first":
         typed = "$ eqx-fastjit doctor examples/faulty_train.py"
-        lines = [typed, *lines[1 : lines.index("")]]
+        end = next(i for i, line in enumerate(lines) if line.startswith("2 "))
+        lines = [typed, *lines[1:end]]
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
 
 

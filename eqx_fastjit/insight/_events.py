@@ -283,12 +283,12 @@ class _Tools:
             function = FunctionInfo(name, name, None, number=0)
         event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
         event.started -= sum(took.values())
+        event.program = program_of(jaxpr_in_jit())
         if function.number:
             with contextlib.suppress(Exception):  # of a user's class, say
                 event.signature = _signature_in_jit(name, fun)
             reason = compare(event, tuple(_of_jit))
             event.reason, event.gone = reason or Reason(), reason is None
-            event.program = program_of(jaxpr_in_jit())
             _of_jit.append(event)
         if (around := _facts.tracing_now()) is not None:
             event.inside = around.number

@@ -1,5 +1,6 @@
 """Rows as lines of text, the same in the report, in `explain` and in a notebook."""
 
+import os
 import textwrap
 from collections.abc import Iterator
 
@@ -26,6 +27,8 @@ def row_lines(
     title = f"{'' if number is None else number!s:<2} {saves:>9} {row.function}{count}"
     if row.is_wrong:
         title = title.removesuffix(count)
+    if len(title) + len(place) + 2 > columns:
+        place = os.path.basename(place)
     if place and len(title) + len(place) + 2 <= columns:
         title, place = f"{title}{place:>{columns - len(title)}}", ""
     yield title

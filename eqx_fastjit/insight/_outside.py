@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
-from eqx_fastjit._blocking import jaxprs_in, opened
+from eqx_fastjit._blocking import opened
 from eqx_fastjit._texts import show_array
 
 from ._equations import CONTROL_FLOW, JAX
@@ -27,17 +27,16 @@ from ._words import listed, shortened
 _LEAST = 5
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
-# Equations that are looked at, characters that are kept, operands that are shown.
-_MAX_EQUATIONS, _MAX_OPTION, _SHOWN = 50, 200, 3
+# Equations that are looked at, operands that are shown.
+_MAX_EQUATIONS, _SHOWN = 50, 3
 
 
 class Operation(NamedTuple):
     """An operation outside of jit, as it is compiled."""
 
-    # The shapes of its operands and of its results; and with these, what is static.
+    # The shapes of its operands and of its results.
     operands: str = ""
     results: str = ""
-    all: str = ""
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
     # Whether it is there to make a model, or an optimiser's state.
@@ -51,19 +50,11 @@ def operation(jaxpr: Any) -> Operation:
     inner = opened(jaxpr)
     if inner is None:
         return Operation(is_making=is_making)
-    equations = inner.eqns[:_MAX_EQUATIONS]
-    options = [
-        f"{k}={v}"[:_MAX_OPTION]
-        for e in equations
-        if not jaxprs_in(e)
-        for k, v in e.params.items()
-    ]
     operands, results = ([_show(v) for v in x] for x in (inner.invars, inner.outvars))
     return Operation(
         _listed(operands),
         _listed(results),
-        f"{operands} {results} {options}",
-        any(e.primitive.name in CONTROL_FLOW for e in equations),
+        any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
         is_making,
     )
 
@@ -78,6 +69,12 @@ def _is_maker(code: CodeType) -> bool:
 
 def _show(v: Any) -> str:
     return show_array(v.aval.shape, str(v.aval.dtype))
+
+
+def program_key(event: Event) -> tuple[str, str]:
+    """The same for operations of one program, which JAX had."""
+    program = event.program
+    return event.function.name, program.same if program else f"{event.number}"
 
 
 def operation_rows(
@@ -116,7 +113,7 @@ def _row(
     function: str, found: list[list[Event]], seen: Callable[[Event], Operation]
 ) -> Row:
     main = found[0]
-    different = {seen(e).all for e in main}
+    different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_again = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
     names = dict.fromkeys(f"{_name(x[0])}" for x in found)
@@ -146,7 +143,7 @@ def _row(
         saves=saves,
         other_data=saves if part.other_data else 0.0,
         compilations=sum(map(len, found)),
-        programs=len({(e.function.name, seen(e).all) for x in found for e in x}),
+        programs=len({program_key(e) for x in found for e in x}),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ._events import Event
 from ._file import Run
 from ._functions import row_of
-from ._outside import operation_rows
+from ._outside import operation_rows, program_key
 from ._rules import Row
 from ._table import Table, tables_of
 from ._waits import row_of_waits
@@ -112,10 +112,10 @@ def make_report(run: Run, least: float | None = None) -> Report:
         rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
     rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
-    seen = [(e.function.name, look_at(run, e).operation.all) for e in operations]
     known: set[Any] = set()
     again = 0.0
-    for event, key in zip(operations, seen, strict=True):
+    for event in operations:
+        key = program_key(event)
         again += event.seconds if key in known else 0.0
         known.add(key)
     for table, _ in tables:
@@ -130,7 +130,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
-        notes=(*run.notes, *_busy()),
+        notes=(*run.notes, *(_busy() if run.cpu_seconds else ())),
     )
 
 

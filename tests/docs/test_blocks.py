@@ -26,7 +26,10 @@ pytestmark = pytest.mark.one_engine
 
 _ELLIPSIS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _TEST = re.compile(r"^def test_\w+", re.MULTILINE)
-_WITH_PYTHON = [page for page in PAGES if blocks_of(page, "python")]
+# Programs of rules are run each by itself (test_rules.py).
+_WITH_PYTHON = [
+    page for page in PAGES if blocks_of(page, "python") and "rules.md" not in page
+]
 
 
 def _environment() -> dict[str, str]:
