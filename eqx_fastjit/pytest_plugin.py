@@ -53,6 +53,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("retrace_guard")
     if marker is None and not item.config.getoption("--retrace-guard"):
         return (yield)
-    kwargs = {} if marker is None else marker.kwargs
-    with eqx_fastjit.insight.guard(**kwargs):
+    args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
+    with eqx_fastjit.insight.guard(*args, **kwargs):
         return (yield)

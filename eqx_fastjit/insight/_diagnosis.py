@@ -170,6 +170,8 @@ def _rule_of_same(found: Object) -> str:
         return "array-in-static" if leaf is None or leaf.of else "static-field"
     if found.kind != "number":
         return _SAME[found.kind]
+    if found.is_length and not found.differs_within(table.programs):
+        return "length-number"
     if leaf is not None and leaf.of:
         return "configuration"
     if table.rows[-1].event.is_outside:

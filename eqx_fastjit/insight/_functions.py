@@ -10,11 +10,11 @@ from ._compare import shared
 from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
-from ._objects import is_number, Object
+from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
 from ._table import compilation_of, Saved, Table
 from ._why import show_placement
-from ._words import listed
+from ._words import listed, shortened
 
 
 def row_of(
@@ -188,14 +188,25 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
     passed: list[str] = []
     made: list[str] = []
     for name, path in cells.items():
-        values = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
-        shown.append(f"{name} {_some([*map(_short, values)], 2)}")
-        leaf = table.leaf(path)
-        is_dynamic = is_number(leaf) or (leaf is not None and bool(leaf.dtype))
-        (passed if is_dynamic else made).append(name)
+        texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
+        values = [shortened(_short(x), 24) for x in texts]
+        shown.append(f"{name} {_some(values, 2)}")
+        inside = [
+            name + x.removeprefix(path)
+            for x in table.varying
+            if (x == path or is_below(x, path)) and _is_dynamic(table.leaf(x))
+        ]
+        # What is equal but for being made again has nothing that could be passed.
+        is_other = len(texts) > 1 and not is_optimiser(table.leaf(path))
+        passed += inside[:3] or [name] * is_other
+        made += [name] * (not inside and not is_other)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
+
+
+def _is_dynamic(leaf: Leaf | None) -> bool:
+    return leaf is not None and (is_number(leaf) or bool(leaf.dtype))
 
 
 def _line_of_edit(table: Table, found: Object) -> Place | None:

@@ -72,13 +72,21 @@ class Object:
         """Whether it is of a type that nothing can take for a length.
 
         It is made again, such as an optimiser, or a number with a fraction, or one that
-        is a literal of the programs.
+        is a literal of the programs, or the length of an array that is told itself.
         """
         if self.kind == "number":
             is_float = all(x is None or "float" in x.type for x in self.leaves)
-            is_float = is_float or is_literal(self.table, self.paths[0])
-            return not self.is_mixed and is_float
+            is_told = is_float or is_literal(self.table, self.paths[0])
+            return not self.is_mixed and (is_told or self.is_length)
         return self.kind in ("optimiser", "function", "callable", "object")
+
+    @functools.cached_property
+    def is_length(self) -> bool:
+        """Whether it is a number that is the length of an axis in each call."""
+        table = self.table
+        texts = tuple(str(x) for x in table.leaves(self.paths[0]))
+        axes = (x for x in table.columns if x.aspect == "axis")
+        return self.kind == "number" and any(table.values(x) == texts for x in axes)
 
     @property
     def is_mixed(self) -> bool:
@@ -334,16 +342,13 @@ def _originals(table: Table) -> dict[Column, Column]:
         path, aspect, _ = column
         if tail := path[len(argument_of(path)) :]:
             tails.setdefault(_mirrored(tail, column, ids), column)
-        if aspect in ("value", "axis"):
+        if aspect == "value":
             equal.setdefault((aspect, table.values(column)), column)
     for column, ids in table.columns.items():
         path, aspect, _ = column
         if aspect == "value":
             values = table.values(column)
-            lengths = tuple(str(x[-1]) for x in values if x is not None)
             known = equal.get(("value", values))
-            if not is_literal(table, path):  # it may be what the shape follows
-                known = equal.get(("axis", lengths)) or known
             if known not in (None, column) and not _are_fields(known, column):
                 found[column] = known
         for tail in _tails(path):

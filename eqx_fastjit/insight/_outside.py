@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
+from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
 from ._equations import CONTROL_FLOW, JAX
@@ -84,7 +85,7 @@ def operation_rows(
     groups: dict[Any, list[Event]] = collections.defaultdict(list)
     rest: list[Event] = []
     for event in events:
-        place = line_of(event)
+        place = _caller(event)
         if place is None or seen(event).is_making:
             rest.append(event)
         else:
@@ -103,6 +104,12 @@ def operation_rows(
         rows.append(_row(function, found, seen))
         rest += [x[0] for x in found]  # of each, the first is needed
     return rows, rest
+
+
+def _caller(event: Event) -> Place | None:
+    """The user's line, or that which calls a model of the user's."""
+    frames = (x for x in event.frames if not x.function.endswith(".__call__"))
+    return next(frames, line_of(event))
 
 
 def _again(events: Sequence[Event]) -> float:
@@ -138,7 +145,7 @@ def _row(
     return Row(
         function.rpartition("<locals>.")[2],
         (part,),
-        line_of(main[0]),
+        _caller(main[0]),
         seconds=sum(e.seconds for x in found for e in x),
         saves=saves,
         other_data=saves if part.other_data else 0.0,

@@ -63,12 +63,25 @@ def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
         names = ", ".join(x.function for x in prices[:3])
         text = f"Other programs that are needed: {seconds}, of {names} (--verbose)."
         yield from _wrapped(text, columns)
-    if any(p.rule for row in shown for p in row.parts):
-        yield Text("In brackets is a rule: `eqx-fastjit rule NAME` explains it.", "dim")
+    yield from _wrapped(_legend(report), columns, "dim")
     for note in report.notes:
         yield from _wrapped(note, columns, "dim")
     if verbose:
         yield from _compilations(report, columns)
+
+
+def _legend(report: Report) -> str:
+    parts = [p for row in report.rows for p in row.parts]
+    text = f"Nothing below {show_seconds(report.limit)} has a row."
+    if parts:
+        text += " In brackets is a rule: `eqx-fastjit rule NAME` explains it."
+    if any(p.gain is None for p in parts):
+        text += ' "and": only with the edit above it.'
+    if any(p.other_data for p in parts):
+        text += (
+            ' "other data": more or fewer elements are computed; mask what is added.'
+        )
+    return text
 
 
 def _wrapped(
