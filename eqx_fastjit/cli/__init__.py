@@ -153,7 +153,7 @@ def _print_versions() -> int:
 def _need(package: str, extra: str) -> None:
     """Raise an error if a package is missing, with the line that installs it."""
     if importlib.util.find_spec(package) is None:
-        raise CommandError(f'this needs {package}: pip install "eqx_fastjit[{extra}]"')
+        raise CommandError(f"this needs {package}, which the extra {extra!r} installs")
 
 
 # --- commands that run a program ------------------------------------------------------
