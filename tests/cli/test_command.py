@@ -67,7 +67,6 @@ def test_unknown_options(args, text, capsys):
     ("args", "text"),
     [
         (["run", "missing.py"], "No such file or directory: 'missing.py'"),
-        (["run", "--cache", "missing.py"], "No such file or directory: 'missing.py'"),
         (["doctor", "old.jsonl", "new.jsonl"], "expected one event file"),
         (["rule", "nonsense"], "no rule 'nonsense': `eqx-fastjit rule` lists them"),
         (["export", "a:f", "--args", "a:b", "-o", "c"], "No module named 'a'"),
@@ -177,7 +176,7 @@ def test_a_program_that_imports_this_library_first(tmp_path):
         "print(f(np.ones(1)), type(eqx.filter_jit(lambda x: x)).__module__)\n"
     )
     assert command("run", path).stdout == "[2.] eqx_fastjit._jit\n"
-    assert "1 first call" in command("doctor", "--verbose", path).stderr
+    assert "<lambda> (" in command("doctor", "--verbose", path).stderr
 
 
 def test_the_first_call_of_plain_jit(tmp_path):
@@ -195,7 +194,8 @@ def test_the_first_call_of_plain_jit(tmp_path):
     functions = [x["function"] for x in report["run"]["events"]]
     (found,) = [x for x in functions if x["name"] == "slow"]
     assert found["place"][1:] == [2, "slow"]
-    assert all(x["function"] != "slow" for x in report["rows"])
+    rules = [p["rule"] for x in report["rows"] for p in x["parts"]]
+    assert {*rules} <= {"run-cache", "unrolled-loop"}  # and none that it had
 
 
 def test_programs_without_equinox_and_without_jax(tmp_path):
@@ -204,7 +204,7 @@ def test_programs_without_equinox_and_without_jax(tmp_path):
         "import jax, jax.numpy as jnp\njax.jit(lambda x: x + 1)(jnp.ones(2))"
     )
     text = " ".join(command("doctor", path).stderr.split())
-    assert "2 compilations of 2 programs took" in text
+    assert "3 compilations of 3 programs took" in text
     path.write_text("print('hello')")
     ended = command("doctor", path)
     assert ended.stdout == "hello\n"

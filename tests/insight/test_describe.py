@@ -18,7 +18,8 @@ import pytest
 
 from eqx_fastjit._facts import FunctionInfo, is_users, Place, user_frames
 from eqx_fastjit._texts import describe_static
-from eqx_fastjit.insight._describe import Cause, compare, describe, is_below
+from eqx_fastjit.insight._compare import Cause, compare
+from eqx_fastjit.insight._describe import describe, is_below
 from eqx_fastjit.insight._events import Event
 
 

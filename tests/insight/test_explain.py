@@ -3,8 +3,6 @@
 Promise 36 of docs/reliability.md. What the rows say is in test_rows.py.
 """
 
-import os
-import sysconfig
 import time
 import types
 import warnings
@@ -102,19 +100,6 @@ def test_a_function_that_is_not_jitted_is_refused():
         explain(lambda x: x)
 
 
-def test_all_functions_are_explained_together():
-    """Without a function; what saves most is first."""
-    f, g = filter_jit(lambda x, n: x * n), filter_jit(lambda x: x.sum())
-    for n in range(1, 5):
-        f(np.ones(2), n)
-        g(np.ones(n))
-    found = explain()
-    assert {row.parts[0].rule for row in found.rows} == {"number", "lengths"}
-    saves = [row.saves for row in found.rows]
-    assert found.function == "all jitted functions"
-    assert saves == sorted(saves, reverse=True)
-
-
 # --- texts ---
 
 
@@ -133,15 +118,6 @@ def test_what_is_verbose():
     assert "h 'h0', 'h1', 'h2' [label]" in long and "more edit" not in long
     assert "h: 'h1' -> 'h2'" in long
     assert max(map(len, short.splitlines())) <= 88
-
-
-def test_the_script_that_started_a_command_is_not_told():
-    f = filter_jit(lambda x, n: x * n)
-    launcher = os.path.join(sysconfig.get_path("scripts"), "some-command")
-    code = compile("for n in (1, 2): main(n)", launcher, "exec")
-    exec(code, {"main": lambda n: f(np.ones(2), n)})
-    text = str(explain(f, verbose=True))
-    assert "some-command" not in text and "test_explain.py" in text
 
 
 def test_a_default_is_called_so():

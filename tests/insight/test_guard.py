@@ -44,7 +44,6 @@ def test_a_program_that_it_had_raises_before_it_is_compiled():
     assert f(X, 2) == 2 * f(X, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="the second time, arguments are gone")
 def test_a_refused_call_is_refused_for_the_same_reason():
     f, texts = make(), []
     with guard(f):
@@ -122,7 +121,6 @@ def test_a_call_that_was_refused_is_refused_again_for_the_same_reason():
                 f(X[:1])
 
 
-@pytest.mark.xfail(strict=True, reason="an event that begins is called inlined")
 @pytest.mark.parametrize(("limit", "why"), [(0, "first call"), (1, "shape")])
 def test_why_a_trace_is_one_too_many(limit, why):
     f = make()

@@ -126,12 +126,6 @@ def test_nested_loops_comprehensions_and_while():
     assert len(found) == 4
 
 
-def test_a_loop_that_is_called_twice_is_one():
-    assert loops_of(lambda x: unrolled(unrolled(x)), jnp.ones(2)) == {
-        line_of("for"): (5, True)
-    }
-
-
 @pytest.mark.parametrize("transform", [lambda f: f, jax.grad])
 def test_a_loop_under_vmap_whose_first_iteration_is_not_batched(transform):
     """What is carried begins as a constant, as in a recurrent model."""
@@ -148,25 +142,6 @@ def test_a_loop_under_vmap_whose_first_iteration_is_not_batched(transform):
 
     found = loops_of(transform(total), cell.weight_hh, jnp.ones((4, 6, 1)))
     assert list(found.values()) == [(6, True)]
-
-
-def test_layers_of_two_widths_are_not_uniform():
-    layers = [eqx.nn.Linear(n, 3, key=jax.random.key(0)) for n in (1, 3, 3, 3)]
-
-    def total(weights, x):
-        for layer, weight in zip(layers, weights, strict=True):
-            x = eqx.tree_at(lambda m: m.weight, layer, weight)(x)
-        return x.sum()
-
-    weights = [layer.weight for layer in layers]
-    found = loops_of(jax.grad(total), weights, jnp.ones(1))
-    assert list(found.values()) == [(4, False)]
-
-
-def test_loops_in_a_gradient_are_counted_once():
-    found = loops_of(jax.grad(lambda x: nested(x).sum()), jnp.ones(2))
-    assert found[line_of("outer")][0] == 3
-    assert found[line_of("inner")][0] == 12
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import dataclasses
 import enum
 import functools
 import os
-import types
 
 import equinox as eqx
 import jax
@@ -22,7 +21,6 @@ from eqx_fastjit import filter_jit
 from eqx_fastjit.insight import _events, _file, doctor
 from eqx_fastjit.insight._lines import part_text
 from eqx_fastjit.insight._report import make_report
-from tests.support.modules import Holder
 
 
 X = np.ones(3, np.float32)
@@ -135,11 +133,6 @@ def sweep():
         step(config, optax.adam(1e-3 * (i + 1)), model, X)
 
 
-def closures():
-    for scale in (1.0, 2.0, 3.0):
-        filter_jit(lambda x: x * scale)(X)  # noqa: B023
-
-
 def optimiser_in_a_closure():
     for rate in (0.1, 0.2, 0.3):
         opt = optax.sgd(rate)
@@ -154,24 +147,11 @@ def wrapped_again():
         filter_jit(lambda x: fun(x))(X)
 
 
-def static_arrays():
-    f = filter_jit(lambda h, x: x + h.static)
-    for n in range(3):
-        f(Holder(X, n * ones(3)), X)
-
-
 def on_devices():
     """JAX traces once: the other compilations have no trace."""
     f = filter_jit(lambda x: x + 1)
     for device in jax.devices()[:3]:
         f(jax.device_put(X, device))
-
-
-def cleared():
-    f = filter_jit(lambda x: x + 1)
-    for _ in range(3):
-        f(X)
-        jax.clear_caches()
 
 
 def at_two_lines():
@@ -208,11 +188,6 @@ def models_with_states():
 
 CASES = {
     # --- the same program again ---
-    "a number": (
-        called(lambda x, n: x * n, (X, 1), (X, 2), (X, 3)),
-        "3 of 1: number n 2",
-        "n 1, 2, 3 [number]: jnp.asarray(n)",
-    ),
     "an int and a float of one number": (
         called(lambda x, n: x * n, (X, 1), (X, 2.0)),
         "2 of 1: number n 1",
@@ -226,32 +201,13 @@ CASES = {
         "4 of 1: number s.step 3",
         "jnp.asarray(s.step)",
     ),
-    "a number of a trained model": (
-        called(
-            lambda m, x: m.w * x + m.rate, *((Noisy(X, n / 2), X) for n in range(3))
-        ),
-        "3 of 1: module-number m.rate 2",
-        "an argument of its own: jnp.asarray(m.rate)",
-    ),
-    "a number of a configuration": (
-        called(lambda c, x: c.rate * x, *((Config(rate=n / 2), X) for n in range(3))),
-        "3 of 1: configuration c.rate 2",
-        "one Config for all calls; jnp.asarray(c.rate) as an argument",
-    ),
-    "a number that decides": (
-        called(
-            lambda x, n: jnp.sin(x) if n > 2 else jnp.cos(x),
-            *((X, n) for n in range(6)),
-        ),
-        "6 of 2: decides n 4",
-    ),
     "a label and an optimiser, which save together": (
         called(
             lambda c, opt, x: opt.update(x, opt.init(x))[0],
             *((Config(f"run{i}"), optax.adam(1e-3 * (i + 1)), X) for i in range(4)),
         ),
         "4 of 1: label c.name 3, and optimiser opt",
-        "c.name 'run0', 'run1', 'run2' and 1 more [label]: keep it out of the call",
+        "c.name 'run0', 'run1', 'run2', ... [label]: keep it out of the call",
     ),
     "a sweep of two programs": (
         sweep,
@@ -264,18 +220,6 @@ CASES = {
         ),
         "4 of 1: label kind 2, label flag 1",
     ),
-    "objects": (
-        called(
-            lambda c, x: x + 1,
-            *((types.SimpleNamespace(n=object()), X) for _ in range(3)),
-        ),
-        "3 of 1: object c 2",
-    ),
-    "a closure with a number": (
-        closures,
-        "3 of 1: function <lambda> 2",
-        "made again: scale 1.0, 2.0 and 1 more [function]: make it once; pass scale",
-    ),
     "a closure with an optimiser": (
         optimiser_in_a_closure,
         "3 of 1: function <lambda> 2",
@@ -284,31 +228,12 @@ CASES = {
         wrapped_again,
         "3 of 1: function <lambda> 2",
     ),
-    "a function as an argument": (
-        called(
-            lambda f, x: f(x),
-            *((functools.partial(jnp.multiply, n), X) for n in (1, 2, 3)),
-        ),
-        "3 of 1: function f 2",
-    ),
     "an optimiser in a wrapper": (
         called(
             lambda opt, x: opt.update(x, opt.init(x))[0],
             *((optax.inject_hyperparams(optax.adam)(1e-3), X) for _ in range(3)),
         ),
         "3 of 1: optimiser opt 2",
-    ),
-    "an array in a static object": (
-        called(
-            lambda c, x: x + c.data, *((Config(data=jnp.ones(3)), X) for _ in range(3))
-        ),
-        "3 of 1: array-in-static c.data 2",
-        "make Config an eqx.Module",
-    ),
-    "an array in a static field": (static_arrays, "3 of 1: static-field h.static 2"),
-    "a list and a tuple": (
-        called(lambda xs: xs[0] + xs[1], ([X, X],), ((X, X),)),
-        "2 of 1: structure xs 1",
     ),
     "a list that the call returns as a tuple": (
         carried(lambda s, x: (s[0] + x,), [jnp.zeros(3)], X),
@@ -317,20 +242,6 @@ CASES = {
     "devices, without traces": (
         on_devices,
         "3 of 1: placement x 2",
-    ),
-    "caches that are cleared": (
-        cleared,
-        "3 of 1: dropped  2",
-    ),
-    "static_argnames": (
-        called(
-            lambda x, n: x * n, (X, 1), (X, 2), (X, 3), jit=jax.jit, static_argnames="n"
-        ),
-        "3 of 1: static-argnames n 2",
-    ),
-    "a weak type": (
-        called(lambda x, y: x * y, (X, jnp.asarray(1.0)), (X, jnp.float32(1.0))),
-        "2 of 1: weak-type y 1",
     ),
     "a weak type that the call returns otherwise": (
         carried(lambda s, x: s + x, jnp.asarray(0.0), jnp.float32(1.0)),
@@ -358,11 +269,6 @@ CASES = {
         carried(lambda s, x: s + x, 0.0, jnp.float32(1)),
         "2 of 2: begin-alike s 1",
     ),
-    "None, in place of which zeros are used": (
-        carried(lambda s, x: (jnp.zeros(3) if s is None else s) + x, None, X),
-        "2 of 2: none-first s 1",
-        "begin with what is used in its place",
-    ),
     "None, for which the function does something else": (
         carried(lambda s, x: x if s is None else jnp.sin(s) + x, None, X),
         "2 of 2:  (1 for s)",
@@ -381,10 +287,6 @@ CASES = {
         "a batch of 4 after 8: x [batch]: leave it out, or pad and weight it",
     ),
     "a smaller batch of another line": (at_two_lines, "2 of 2:  (1 for x)"),
-    "a larger batch": (
-        called(lambda x: x.sum(), (ones(4, 3),), (ones(8, 3),)),
-        "2 of 2:  (1 for x)",
-    ),
     "a smaller second axis": (
         called(lambda x: x.sum(), (ones(4, 8),), (ones(4, 3),)),
         "2 of 2:  (1 for x)",
@@ -416,10 +318,6 @@ CASES = {
         ),
         "3 of 3: lengths q 2",
     ),
-    "a dtype": (
-        called(lambda x: x + 1, (ones(3),), (ones(3, dtype=np.int32),)),
-        "2 of 2: dtype x 1",
-    ),
     "a number that a loop follows": (
         called(
             lambda x, n: functools.reduce(lambda y, _: jnp.sin(y), range(n), x),
@@ -437,16 +335,6 @@ CASES = {
     "depths of a model": (
         called(lambda m, x: m(x), *((mlp(4, n), X) for n in (1, 2, 3))),
         "3 of 3:  (2 for m.layers, m.depth)",
-    ),
-    "a flag": (
-        called(
-            lambda x, flag: jnp.sin(x) if flag else jnp.cos(x), (X, True), (X, False)
-        ),
-        "2 of 2:  (1 for flag)",
-    ),
-    "functions": (
-        called(lambda f, x: f(x), (jnp.sin, X), (jnp.cos, X)),
-        "2 of 2:  (1 for f)",
     ),
 }
 
@@ -470,7 +358,6 @@ def test_rows(case):
     assert row.other_data == (row.saves if needs_other else 0)
 
 
-@pytest.mark.xfail(strict=True, reason="an index is a copy of a length, or needed")
 @pytest.mark.parametrize("start", [0, 10], ids=["a length of the cache", "none"])
 def test_a_cache_and_an_index_save_together(start):
     """Neither saves anything alone, and the row says so."""
@@ -609,7 +496,6 @@ def test_operations_outside_of_jit(program, expected):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="operands of 16 programs are told as the same")
 def test_operations_of_other_shapes_have_other_values():
     def energies():
         for n in range(10, 18):
