@@ -97,21 +97,23 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     info = None if f is None else jitted_function(f).info
     name = "all jitted functions" if info is None else title_of(info)
     events = history(info)
-    known = [e for e in events if not e.gone]
-    if len(known) < len(events) and not is_watched(describe_from_now_on):
+    rows: list[Row] = []
+    told: list[Event] = []
+    for t, inside in tables_of(events):
+        last = t.rows[-1].event
+        if (found := row_of(name_of(last.function), t, line_of(last))) is not None:
+            rows += [found[0]] if found[0].parts else []
+            told += inside
+    gone = sum(e.gone and e not in told for e in events)
+    if gone and not is_watched(describe_from_now_on):
         watch(describe_from_now_on)
-    found = [
-        row_of(name_of(t.rows[0].event.function), t, line_of(t.rows[-1].event))
-        for t, _ in tables_of(known)
-    ]
-    rows = [row for row, _ in filter(None, found) if row.parts]
     return Explanation(
         name,
         sum(e.traced and not e.failed for e in events),
         sum(e.compile > 0 for e in events),
         sum(e.seconds for e in events),
         tuple(sorted(rows, key=lambda x: -x.saves)),
-        len(events) - len(known),
+        gone,
         verbose,
-        tuple(known),
+        tuple(events),
     )

@@ -40,7 +40,7 @@ def row_of(
     parts += [
         _part(found, NEEDED, x, 0.0)
         for x in found.needed
-        if len({x.ids[i] for i in left}) > 1
+        if not x.is_length and len({x.ids[i] for i in left}) > 1
     ]
     seconds = [table.rows[i].seconds for i in left]
     row = Row(
@@ -143,6 +143,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     changed = [x for x in found.leaves if x is not None]
     return {
         "path": f"{path}()" if found.kind == "function" else path,
+        "paths": listed(found.paths, 3),
         "values": _some([*map(_short, values)]),
         "array": f"jnp.asarray({number})",
         "owner": (leaf and leaf.of) or "object",

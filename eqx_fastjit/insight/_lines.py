@@ -10,7 +10,7 @@ from ._words import plural, show_place, show_seconds
 
 # The columns of the number and the seconds; edits that are shown, unless all are.
 _INDENT = 13
-_PARTS = 6
+_PARTS = 10
 
 
 def row_lines(
@@ -51,7 +51,7 @@ def _part_lines(part: Part, row: Row, columns: int, is_single: bool) -> Iterator
         cell = "and" if part.gain is None else show_seconds(part.gain)
     text = part_text(part) + " (later runs)" * bool(row.later)
     if part.line is not None and part.line != row.line:
-        text += f", at {show_place(part.line)}"
+        text += f" ({show_place(part.line)})"
     lines = textwrap.wrap(
         text, columns - _INDENT, break_long_words=False, break_on_hyphens=False
     )

@@ -88,6 +88,17 @@ class Object:
         axes = (x for x in table.columns if x.aspect == "axis")
         return self.kind == "number" and any(table.values(x) == texts for x in axes)
 
+    @functools.cached_property
+    def is_unused(self) -> bool:
+        """Whether two values of a number have made programs with the same literals."""
+        programs = [row.program for row in self.table.rows]
+        known = {
+            (x.same, x.literals, i)
+            for x, i in zip(programs, self.ids, strict=True)
+            if x
+        }
+        return len(known) > len({x[:2] for x in known})
+
     @property
     def is_mixed(self) -> bool:
         """Whether it is a number in some calls, and an array in others."""

@@ -24,8 +24,9 @@ from ._words import plural, show_place, show_seconds
 _LEAST_SECONDS, _LEAST_SHARE = 0.1, 0.01
 # Lines that are named for a part of the run.
 _LINES = 3
-# Programs that run at the same time, for each core, from which they are said to.
-_BUSY = 1.5
+# Programs that run at the same time, for each core, and the share of its time that a
+# program had the CPU, from which and up to which this is said.
+_BUSY, _SLOWED = 1.5, 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +75,13 @@ def headline(report: Report) -> str:
     again = show_seconds(report.again) if report.again else "none of it"
     cpu = report.run.cpu_seconds
     spent = f" ({show_seconds(cpu)} of CPU)" if cpu else ""
+    total = sum(x.saves - x.later for x in report.rows)
+    saved = f". The rows save {show_seconds(total)}" if total > 0 else ""
     return (
         f"ran for {show_seconds(report.run.seconds)}{spent}"
         f"; {plural(report.compilations, 'compilation')} of "
         f"{plural(report.programs, 'program')} took {seconds}: {again} for programs "
-        "that it had"
+        f"that it had{saved}"
     )
 
 
@@ -130,7 +133,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
-        notes=(*run.notes, *(_busy() if run.cpu_seconds else ())),
+        notes=(*run.notes, *_busy(run)),
     )
 
 
@@ -145,11 +148,12 @@ def _costliest_line(table: Table) -> Any:
     return costs.most_common(1)[0][0]
 
 
-def _busy() -> Iterator[str]:
+def _busy(run: Run) -> Iterator[str]:
     """Whether other programs keep the machine busy, so that seconds say little."""
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > _BUSY * cores:
+    is_slowed = 0 < run.cpu_seconds < _SLOWED * run.seconds
+    if load > _BUSY * cores and is_slowed:
         yield (
             f"Other programs keep this machine busy (load {load:.1f} on "
             f"{plural(cores, 'core')}): all seconds are longer than they need to be."

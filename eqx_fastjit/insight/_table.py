@@ -295,10 +295,15 @@ def tables_of(
         found: list[Event] = []
         for inside in _with_stages(compilations.values()):
             event = next((e for e in inside if not e.is_part), inside[0])
-            if event.is_part or not event.signature:  # its arguments are gone
+            if event.is_part:
                 continue
             rows.append(compilation_of(event, inside, event.number in earlier))
             found += inside
+        # Of others the arguments are gone; but each function that is made again is new.
+        numbers = {x.event.function.number for x in rows}
+        known = [x for x in rows if x.event.signature]
+        if known or len(numbers) < len(rows):
+            rows = known
         if any(not x.is_before for x in rows):
             out.append((Table(rows[0].event.function.name, rows), found))
     return out

@@ -61,7 +61,7 @@ def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = ", ".join(x.function for x in prices[:3])
-        text = f"Other programs that are needed: {seconds}, of {names} (--verbose)."
+        text = f"Other programs took {seconds}, of {names} (--verbose)."
         yield from _wrapped(text, columns)
     yield from _wrapped(_legend(report), columns, "dim")
     for note in report.notes:

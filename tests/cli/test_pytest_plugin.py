@@ -3,8 +3,6 @@
 Promise 38 of docs/reliability.md.
 """
 
-import pytest
-
 from tests.support.commands import command
 
 
@@ -74,7 +72,6 @@ def test_all_tests_by_an_option(tmp_path):
     assert "[number]" in outcomes(tmp_path, tests, "--retrace-guard")
 
 
-@pytest.mark.xfail(strict=True, reason="it is dropped")
 def test_a_positional_limit_is_refused(tmp_path):
     tests = "import pytest\n@pytest.mark.retrace_guard(1)\ndef test_it(): pass\n"
     assert "test_it - TypeError: " in outcomes(tmp_path, tests)

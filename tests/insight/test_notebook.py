@@ -51,7 +51,6 @@ def test_cells(run):
     assert "In[3]:2\n" in texts(told) and "made again" not in texts(told)
 
 
-@pytest.mark.xfail(strict=True, reason="what is gone is not told")
 def test_functions_of_a_loop_are_made_again(run):
     *_, told = run(IMPORTS, LOOP, LOOP, "print(insight.explain())")
     assert "made again" in texts(told)

@@ -216,7 +216,9 @@ def test_the_parts_of_the_time_add_up():
 @pytest.mark.parametrize("load", [1000.0, 0.0])
 def test_a_busy_machine_is_said_to_be(load, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0), raising=False)
-    assert ("(load 1000.0 on " in text_of(report_of())) == bool(load)
+    text = text_of(report_of(cpu_seconds=10.0))
+    assert ("(load 1000.0 on " in text) == bool(load)
+    assert "(load" not in text_of(report_of(cpu_seconds=99.0))  # it had the CPU
 
 
 # --- as text, page and JSON ---

@@ -284,7 +284,7 @@ CASES = {
             (ones(4, 3), ones(4)),
         ),
         "2 of 2: batch x 1",
-        "a batch of 4 after 8: x [batch]: leave it out, or pad and weight it",
+        "a batch of 4 after 8: x, y [batch]: leave it out, or pad and weight it",
     ),
     "a smaller batch of another line": (at_two_lines, "2 of 2:  (1 for x)"),
     "a smaller second axis": (
@@ -303,7 +303,7 @@ CASES = {
     "lengths that grow, but are not returned": (
         called(lambda x: x.sum(), *((ones(min(32, n)),) for n in (16, 24, 32, 40))),
         "3 of 3: lengths x 2",
-        "float32[16], float32[24], float32[32] [lengths]: pad to 32 and mask",
+        "float32[16], float32[24], float32[32] [lengths]: pad to 32, the longest here",
     ),
     "lengths of several axes": (
         called(
@@ -369,7 +369,8 @@ def test_a_cache_and_an_index_save_together(start):
             cache = step(cache, i, X[None])
 
     (row,) = rows_of(program)
-    assert shown(row) == "4 of 4: grows s 3, and number i"
+    rule = "number" if start else "length-number"
+    assert shown(row) == f"4 of 4: grows s 3, and {rule} i"
 
 
 def under_grad():

@@ -8,11 +8,11 @@ from eqx_fastjit import filter_jit
 from eqx_fastjit.insight import (
     explain,
     Explanation,
-    Finding,
     guard,
     inspect,
     profile,
     RetraceError,
+    Row,
 )
 
 
@@ -30,7 +30,7 @@ def use(x: jax.Array) -> None:
     explanation = explain(step)
     assert_type(explanation, Explanation)
     assert_type(explanation.seconds, float)
-    assert_type(explanation.findings, tuple[Finding, ...])
+    assert_type(explanation.rows, tuple[Row, ...])
     assert_type(guarded(x), jax.Array)
     print(explain(verbose=True), inspect(step, x), profile(step, x))
     try:
