@@ -121,6 +121,9 @@ class Function:
         made.jitted = self.jit(
             made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
         )
+        if made.static_numpy:
+            _drop_changed_arrays()
+            _with_numpy[id(made)] = made
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
             if len(self.table) - (None in self.table) >= _MAX_SPECIALIZATIONS:
@@ -308,6 +311,22 @@ def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[
     if len(set(paths)) != n_arrays:  # or of `f(x, /, **kwargs)` with `x=...`
         paths = [f"array{i}" for i in range(n_arrays)]
     return paths
+
+
+# By `id`, as they may be equal.
+_with_numpy: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def _drop_changed_arrays() -> None:
+    """Drop what was made with static arrays of NumPy that were changed since.
+
+    JAX converts an array of 64 bits when it is traced, and finds the copy again by the
+    array's identity for as long as any trace has it: a new one would get old values.
+    """
+    for specialization in list(_with_numpy.values()):
+        function = specialization.flat.function() if specialization.is_stale() else None
+        if function is not None:
+            function.forget(specialization)
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

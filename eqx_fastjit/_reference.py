@@ -55,6 +55,7 @@ class Walk:
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[Any] = []  # statics that can be changed in place
+        self.static_numpy = False  # whether any static is, or has, an array of NumPy
         # What is to be read next stands last, each with its depth, and the statics that
         # it is in. (Calls of this method by itself would not go as deep as JAX does.)
         self._left: list[Any] = [(x, as_static, 0, None)]
@@ -111,6 +112,7 @@ class Walk:
                 fields = [getattr(x, name, _MISSING) for name in reader.names]
                 self._parts(x, fields, True)
             case "numpy" | "scalar" | "state":
+                self.static_numpy |= reader.name == "numpy"
                 self._state(x)
             case name:
                 raise SystemError(f"there is no reader called {name}")
@@ -169,6 +171,7 @@ class Specialization:
         self._hash = hash(self._trail)
         # The statics that it is made with and that can be changed, and as they are now.
         self._witnesses = walk.mutables
+        self.static_numpy = walk.static_numpy
         self._then = Walk(walk.mutables, as_static=True).trail
 
     def __eq__(self, other: object) -> bool:

@@ -76,7 +76,7 @@ void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
     w->n_copied = 0;
-    w->in_mutable = w->has_tracers = w->reads_numpy = 0;
+    w->in_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
 void walk_give_back(Walk *w) {
@@ -324,6 +324,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 
 /* Counts the bytes of those that are to be copied. (A broadcast array may seem huge.) */
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
+    w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
     PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
