@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages, plot, table, whole
+from benchmarks import instructions, pages, plot, table, whole
 from benchmarks.cases import GROUPS
 from scripts import startup
 
@@ -127,6 +127,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "figure": _figure,
     "help": _help,
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
+    "instructions": lambda name, page: instructions.markdown(_results("instructions")),
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
     "startup": lambda name, page: (
