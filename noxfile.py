@@ -4,11 +4,13 @@
     nox -s matrix      # every combination
     nox -s next        # the newest pre-releases of JAX and Equinox
     nox -s asan        # the C extension under AddressSanitizer and UBSan
+    nox -s instructions    # a call takes no more than in benchmarks/results
 
-All take other arguments for pytest after `--`. Tests are selected by folder, so that
-none is left out by a list. Needs uv and the interpreters; those of pyenv are found.
+Others than the last take arguments for pytest after `--`. Tests are selected by folder,
+so that none is left out by a list. Needs uv and the interpreters, also those of pyenv.
 """
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -79,6 +81,17 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
 def next_versions(session: nox.Session) -> None:
     """The engine's tests under pre-releases, where there are any."""
     _test_versions(session, "newest", "newest", ENGINE, "--prerelease=allow")
+
+
+@nox.session(python="3.11")
+def instructions(session: nox.Session) -> None:
+    """Instructions of calls, under the versions that the results file has."""
+    file = Path("benchmarks/results/instructions.json")
+    versions = json.loads(file.read_text())["versions"]
+    packages = [f"{name}=={versions[name]}" for name in ("jax", "equinox", "optax")]
+    session.install(*packages, "-e", ".[bench]")
+    words = ("--instructions", *session.posargs, "--against", str(file))
+    session.run("python", "-m", "benchmarks", *words)
 
 
 # --- sanitizers -----------------------------------------------------------------------

@@ -1,19 +1,27 @@
 """Time `jax.jit`, `equinox.filter_jit` and `eqx_fastjit.filter_jit` side by side.
 
     python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--dispatch] [--json FILE]
+    python -m benchmarks --instructions [NAMES] [--against FILE] [--json FILE]
 
 Contenders take turns in one process, after checking that all return the same results.
-The exit code is 1 if something could not be timed, 2 for bad input, and 130 after
-Ctrl-C, which shows and writes what was measured.
+The second form counts instructions of a call, by callgrind. The exit code is 1 if
+something could not be timed, or takes 2% more instructions than in the other file; 2
+for bad input; and 130 after Ctrl-C, which shows and writes what was measured.
 """
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks import parser_of, prefer_installed_package
+
+
+# What a results file says of a case.
+_ABOUT = ("name", "group", "title")
 
 
 class Refused(Exception):
@@ -27,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
     add("--rounds", type=int, default=30, help="by default %(default)s")
     add("--dispatch", action="store_true", help="also show times until calls return")
+    add("--instructions", nargs="*", metavar="CASE", help="count, rather than time")
+    add("--against", type=Path, metavar="FILE", help="fail if a case has 2%% more")
     return parser
 
 
@@ -50,8 +60,7 @@ def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]
     from benchmarks.timing import measure
 
     times: dict[str, dict[str, list[float]]] = {}
-    keys = ("name", "group", "title")
-    entry = {**{key: getattr(case, key) for key in keys}, "times": times}
+    entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
     for done in measure(case, options.rounds):
         if not times:
             results["cases"].append(entry)
@@ -94,6 +103,29 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
         signal.signal(signal.SIGINT, outer)
 
 
+def _count(options: argparse.Namespace) -> int:
+    """Count instructions, print them, and compare them with those of a file."""
+    from benchmarks import instructions
+    from benchmarks.cases import CASES, choose, UnknownCase
+    from benchmarks.results_file import dumps, new_results
+
+    try:
+        before = json.loads(options.against.read_text()) if options.against else None
+        names = choose(",".join(options.instructions) or instructions.CASES)
+        results, found = new_results("benchmarks"), instructions.count(names)
+    except (UnknownCase, instructions.CannotCount, OSError) as e:
+        raise Refused(str(e)) from None
+    for name, counted in found.items():
+        entry = {key: getattr(CASES[name], key) for key in _ABOUT}
+        results["cases"].append({**entry, "instructions": counted})
+    print(instructions.markdown(results))
+    if options.json:
+        options.json.write_text(dumps(results), encoding="utf-8")
+    lines = instructions.slower_cases(results, before) if before else []
+    print(*lines, sep="\n", end="\n" * bool(lines))
+    return 1 if lines else 0
+
+
 def _main(options: argparse.Namespace) -> int:
     if options.rounds < 1:
         raise Refused(f"--rounds {options.rounds}: expected at least 1")
@@ -102,6 +134,8 @@ def _main(options: argparse.Namespace) -> int:
             options.json.open("a").close()
     except OSError as e:
         raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
+    if options.instructions is not None:
+        return _count(options)
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import types
+import weakref
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
@@ -236,3 +237,44 @@ def _if_omitted(default: Any, is_own: bool) -> Any:
         may_be_passed = False
     # If the signature is that of another function, this one may have another default.
     return default if is_own and may_be_passed else OMITTED
+
+
+# --- what was created for it ---------------------------------------------------------
+
+
+# Where a function keeps what was created for it.
+_NAME = "__eqx_fastjit__"
+
+
+class _Created(dict[Any, Any]):
+    """What was created for one function, by options; in the function's own `__dict__`.
+
+    So a function is freed that its own compiled programs refer to: both are only
+    referred to by each other.
+    """
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Any):
+        # `functools.wraps` copies what is in the dictionary to another function.
+        self.owner = weakref.ref(owner)
+
+    def __reduce__(self) -> Any:
+        return dict, ()  # `cloudpickle` would pickle what was compiled
+
+
+# From any other callable that is only equal to itself, or the class of one that is
+# not, to what was created for it. JAX keeps such classes alive, too.
+_remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def created_for(fun: Any, plain: bool) -> dict[Any, Any]:
+    """What was created for a callable, or for all of its class unless it is `plain`."""
+    if not plain or type(fun) not in (types.FunctionType, functools.partial):
+        return _remembered.setdefault(fun if plain else type(fun), {})
+    created = vars(fun).setdefault(_NAME, _Created(fun))
+    if type(created) is not _Created or created.owner() is not fun:
+        created = vars(fun)[_NAME] = _Created(fun)
+    return created

@@ -99,8 +99,9 @@ def _agrees_with_jax(engine: Any) -> bool:
     statics = {"in_features": 2, "out_features": 2, "use_bias": True}
     module = object.__new__(eqx.nn.Linear)  # to define a class takes milliseconds
     instance_dict(module).update(weight=weight, bias=bias, **statics)
+    texts, numbers = {"B": plain, "10": x, "9": y, "": None}, {10: bias, -9: weight}
     tree = (
-        [plain, None, {2: x, 1: y}, Structure(*named.values()), module],
+        [texts, numbers, Structure(*named.values()), module],
         collections.OrderedDict(others[0]),
         collections.defaultdict(list, others[1]),
     )

@@ -6,8 +6,6 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
-import functools
-import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
@@ -21,6 +19,7 @@ from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wa
 from ._callables import (
     binder_of,
     column_of,
+    created_for,
     describe,
     Description,
     shown_of,
@@ -121,6 +120,9 @@ class Function:
         made.jitted = self.jit(
             made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
         )
+        if made.static_numpy:
+            _drop_changed_arrays()
+            _with_numpy[id(made)] = made
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
             if len(self.table) - (None in self.table) >= _MAX_SPECIALIZATIONS:
@@ -310,6 +312,22 @@ def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[
     return paths
 
 
+# By `id`, as they may be equal.
+_with_numpy: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def _drop_changed_arrays() -> None:
+    """Drop what was made with static arrays of NumPy that were changed since.
+
+    JAX converts an array of 64 bits when it is traced, and finds the copy again by the
+    array's identity for as long as any trace has it: a new one would get old values.
+    """
+    for specialization in list(_with_numpy.values()):
+        function = specialization.flat.function() if specialization.is_stale() else None
+        if function is not None:
+            function.forget(specialization)
+
+
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 
 
@@ -325,43 +343,6 @@ on_clear_caches(clear_all)
 # The most functions that are remembered for one class of callables.
 _MAX_REMEMBERED = 1024
 
-# Where a function keeps what was created for it.
-_NAME = "__eqx_fastjit__"
-
-
-class _Known(dict[Any, Function]):
-    """What was created for one function, by options; in the function's own `__dict__`.
-
-    So a function is freed that its own compiled programs refer to: both are only
-    referred to by each other.
-    """
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: Any):
-        # `functools.wraps` copies what is in the dictionary to another function.
-        self.owner = weakref.ref(owner)
-
-    def __reduce__(self) -> Any:
-        return dict, ()  # `cloudpickle` would pickle what was compiled
-
-
-# From any other callable that is only equal to itself, or the class of one that is
-# not, to what was created for it. JAX keeps such classes alive, too.
-_remembered: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _known_of(fun: Any, plain: bool) -> dict[Any, Function]:
-    """What was created for a callable, or for all of its class unless it is `plain`."""
-    if not plain or type(fun) not in (types.FunctionType, functools.partial):
-        return _remembered.setdefault(fun if plain else type(fun), {})
-    known = vars(fun).setdefault(_NAME, _Known(fun))
-    if type(known) is not _Known or known.owner() is not fun:
-        known = vars(fun)[_NAME] = _Known(fun)
-    return known
-
 
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
@@ -370,7 +351,7 @@ def function_for(fun: Any, options: Options) -> Function:
     more, _ = engine_module().read((jit_kwargs,), False)
     # Its key tells `eqx.Partial`s of different functions apart.
     key = description.key, donate, asynchronous, more
-    known = _known_of(fun, description.plain)
+    known = created_for(fun, description.plain)
     function = known.get(key)
     if function is not None:
         return function

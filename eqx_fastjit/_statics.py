@@ -22,7 +22,7 @@ chosen once, when the class is first used.
 
 This file says which *reader* a type has. A reader puts a value onto the trail of a
 call; two calls with the same trail have the same statics. There are two forms of the
-readers, by the same names: `csrc/read.c` and `_reference.py`.
+readers, by the same names: `csrc/read.c` and `_trails.py`.
 """
 
 import dataclasses
@@ -94,7 +94,7 @@ def state_of(x: Any) -> Any:
 class Reader(NamedTuple):
     """How values of one type are read."""
 
-    # What it is called in `read.c` and `_reference.py`.
+    # What it is called in `read.c` and `_trails.py`.
     name: str
     # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
     # all below it, is static.

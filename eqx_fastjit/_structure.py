@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from jax.tree_util import tree_unflatten
 
-from ._reference import static_key
 from ._statics import is_array
+from ._trails import static_key
 
 
 DYNAMIC = object()  # stands for an array

@@ -14,8 +14,8 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ._reference import Walk
 from ._statics import is_array, reader_of
+from ._trails import Walk
 
 
 _MAX_TEXT = 60

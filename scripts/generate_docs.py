@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages, plot, table, upstream, whole
+from benchmarks import instructions, pages, plot, table, upstream, whole
 from benchmarks.cases import GROUPS
 from scripts import startup
 
@@ -128,6 +128,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "figure": _figure,
     "help": _help,
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
+    "instructions": lambda name, page: instructions.markdown(_results("instructions")),
     "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
     "upstream": lambda name, page: upstream.markdown(_results("upstream")),

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from benchmarks.case import case, Makers
-from benchmarks.contenders import filled, of_function, training
+from benchmarks.contenders import filled, of_function, of_loop, training
 
 
 # --- no classes at all
@@ -52,6 +52,71 @@ def nested_parameters() -> Makers:
         return {"latent": latent, "out": out * scale if how == "multiply" else out}
 
     return of_function(apply, params, jnp.ones(8))
+
+
+_DIMENSIONS = {"query": (8, 8), "key": (8, 8), "value": (8, 8), "out": (8, 8)}
+_DIMENSIONS |= {"up": (16, 8), "down": (8, 16), "scale": (8,), "bias": (8,)}
+
+
+def _block(params: dict, x: jax.Array, keys: jax.Array, values: jax.Array):
+    """A block of a transformer, on what it has seen so far."""
+    attention, norm = params["attention"], params["norm"]
+    y = jax.nn.standardize(x) * norm["scale"] + norm["bias"]
+    weights = jax.nn.softmax(keys @ (attention["query"] @ y))
+    x = x + attention["out"] @ (weights @ values)
+    return x + params["mlp"]["down"] @ jax.nn.gelu(params["mlp"]["up"] @ x)
+
+
+def _blocks(depth: int) -> dict:
+    """The parameters of blocks, in the order in which people write them."""
+    rng = np.random.default_rng(0)
+
+    def some(*names: str) -> dict:
+        drawn = {x: rng.normal(scale=0.3, size=_DIMENSIONS[x]) for x in names}
+        return {name: jnp.asarray(x, jnp.float32) for name, x in drawn.items()}
+
+    return {
+        f"block_{i}": {
+            "norm": some("scale", "bias"),
+            "attention": some("query", "key", "value", "out"),
+            "mlp": some("up", "down"),
+        }
+        for i in range(depth)
+    }
+
+
+@case("zoo", "a transformer of 12 blocks, its parameters in nested dictionaries")
+def unsorted_parameters() -> Makers:
+    def apply(params: dict, x: jax.Array) -> jax.Array:
+        for i in range(12):
+            block = params[f"block_{i}"]
+            attention = block["attention"]
+            x = _block(
+                block, x, x[None] @ attention["key"], x[None] @ attention["value"]
+            )
+        return x
+
+    return of_function(apply, _blocks(12), jnp.ones(8))
+
+
+@case("zoo", "decoding by 6 blocks, with a cache of dictionaries")
+def decoder_cache() -> Makers:
+    def step(cache: dict, x: jax.Array, params: dict):
+        new, position = {}, cache["position"]
+        for name, block in params.items():
+            old, attention = cache["layers"][name], block["attention"]
+            rows = {"keys": attention["key"] @ x, "values": attention["value"] @ x}
+            seen = {
+                key: old[key].at[position % 4].set(row) for key, row in rows.items()
+            }
+            new[name] = {"step": old["step"] + 1, **seen}
+            x = _block(block, x, seen["keys"], seen["values"])
+        return {"position": position + 1, "layers": new}, x, x.sum()
+
+    params, empty, zero = _blocks(6), jnp.zeros((4, 8)), jnp.zeros((), int)
+    layers = {name: {"step": zero, "keys": empty, "values": empty} for name in params}
+    cache = {"position": zero, "layers": layers}
+    return of_loop(step, (cache, jnp.ones(8)), (params,))
 
 
 # --- layers that each have a configuration
@@ -109,6 +174,27 @@ def configured_layers() -> Makers:
         return x
 
     return of_function(apply, filled(make), jnp.ones(8))
+
+
+@case("zoo", "an array, and 20 configuration dataclasses as arguments")
+def configurations_20() -> Makers:
+    configs = [
+        LayerConfig(f"layer_{i}", 8, i > 0, 0.1 * i, jnp.tanh, 1 / (1 + i), ("hidden",))
+        for i in range(20)
+    ]
+
+    def apply(x: jax.Array, configs: list[LayerConfig]) -> jax.Array:
+        for config in configs:
+            x = config.activation(config.gain * x)
+        return x
+
+    # `jax.jit` has to hash its static arguments.
+    def by_hand() -> Callable[[], jax.Array]:
+        jitted = jax.jit(apply, static_argnums=1)
+        return lambda: jitted(x, tuple(configs))
+
+    x = jnp.ones(8)
+    return {**of_function(apply, x, configs), "jit": by_hand}
 
 
 # --- an activation of its own for each layer

@@ -103,6 +103,7 @@ typedef struct Walk {
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
+    int static_numpy;    /* whether any static is, or has, an array of NumPy */
     Py_ssize_t n_copied; /* bytes of those that a call copies */
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
@@ -171,6 +172,7 @@ typedef struct {
     /* Statics that it was made with and that can be changed: what it traces reads them. */
     Mutable *witnesses;
     size_t n_witnesses;
+    int static_numpy; /* whether any of these is, or has, an array of NumPy */
     PyObject *weakrefs;
 } Specialization;
 

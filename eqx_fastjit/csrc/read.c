@@ -76,7 +76,7 @@ void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
     w->n_copied = 0;
-    w->in_mutable = w->has_tracers = w->reads_numpy = 0;
+    w->in_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
 void walk_give_back(Walk *w) {
@@ -324,6 +324,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 
 /* Counts the bytes of those that are to be copied. (A broadcast array may seem huge.) */
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
+    w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
     PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
@@ -398,16 +399,6 @@ static int read_item(Walk *w, PyObject *key, PyObject *value, int as_static) {
     return -failed;
 }
 
-/* Whether the keys are strings in ascending order, as JAX sorts them. */
-static int is_sorted(PyObject *dict) {
-    PyObject *key, *value, *last = NULL;
-    Py_ssize_t position = 0;
-    for (; PyDict_Next(dict, &position, &key, &value); last = key)
-        if (!PyUnicode_CheckExact(key) || (last != NULL && PyUnicode_Compare(last, key) > 0))
-            return 0;
-    return 1;
-}
-
 /* The items, in the order that the dictionary has. */
 static int read_items(Walk *w, PyObject *x, int as_static) {
     Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
@@ -439,8 +430,9 @@ done:
     return failed;
 }
 
-/* The items, in the order that JAX has for them. It says what is wrong with the keys. */
-static int read_sorted_items(Walk *w, PyObject *x) {
+/* The items, in the order that JAX has for keys of several types, or of the user's. It says
+what is wrong with them. */
+static int read_flattened_items(Walk *w, PyObject *x) {
     PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
     PyObject *parts = NULL, *keys = NULL, *children, *aux;
     int failed = -1;
@@ -458,11 +450,52 @@ done:
     return failed;
 }
 
+/* The items in ascending order of their keys, which are all of `str` or all of `int`: JAX sorts
+them so, too (the self-check of `_engine.py`). */
+static int read_sorted_items(Walk *w, PyObject *x) {
+    PyObject *keys = PyDict_Keys(x);
+    if (keys == NULL) return -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys), i;
+    int failed = PyList_Sort(keys);
+    for (i = 0; i < n && !failed; i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        PyObject *value = PyDict_GetItemWithError(x, key);
+        if (value == NULL)
+            failed = PyErr_Occurred() ? -1 : changed_size(x);
+        else
+            failed = read_item(w, key, value, 0);
+    }
+    Py_DECREF(keys);
+    return failed || PyDict_GET_SIZE(x) == n ? failed : changed_size(x);
+}
+
+typedef enum { SORTED, TO_BE_SORTED, OF_ANY_TYPE } Keys;
+
+/* What the keys of a dictionary are: strings, or integers, in ascending order or not. */
+static Keys keys_of(PyObject *dict) {
+    PyObject *key, *value, *last = NULL;
+    Py_ssize_t position = 0;
+    Keys keys = SORTED;
+    for (; PyDict_Next(dict, &position, &key, &value); last = key) {
+        if (last != NULL && Py_TYPE(last) != Py_TYPE(key)) return OF_ANY_TYPE;
+        if (PyUnicode_CheckExact(key)) {
+            if (last != NULL && PyUnicode_Compare(last, key) > 0) keys = TO_BE_SORTED;
+        } else if (PyLong_CheckExact(key)) {
+            keys = TO_BE_SORTED;
+        } else {
+            return OF_ANY_TYPE;
+        }
+    }
+    return keys;
+}
+
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
-    int in_order = as_static || is_sorted(x);
-    return leave(in_order ? read_items(w, x, as_static) : read_sorted_items(w, x));
+    Keys keys = as_static ? SORTED : keys_of(x);
+    return leave(keys == SORTED         ? read_items(w, x, as_static)
+                 : keys == TO_BE_SORTED ? read_sorted_items(w, x)
+                                        : read_flattened_items(w, x));
 }
 
 /* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries

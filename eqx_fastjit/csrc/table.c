@@ -56,6 +56,7 @@ static Specialization *specialization_from(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
     self->n_trail = w->n_trail;
     self->n_witnesses = w->n_mutables;
+    self->static_numpy = w->static_numpy;
     self->hash = trail_hash(w->trail, w->n_trail);
     w->n_trail = w->n_mutables = 0;
     return self;
@@ -90,14 +91,14 @@ static PyObject *specialization_compare(Specialization *self, PyObject *x, int o
     return same < 0 ? NULL : PyBool_FromLong(same == (operator == Py_EQ));
 }
 
-/* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call has
-the same object, its present state was just compared. (Equal trails have equally many parts
+/* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call, of
+which `mutables` are, has the same object, its present state was just compared. (Equal trails have equally many parts
 that can be changed, unless an object was given another class.) */
 static int is_stale(const Specialization *self, State *state, const Mutable *mutables, size_t n) {
-    if (n != self->n_witnesses) return 1;
-    for (size_t i = 0; i < n; i++) {
+    if (mutables != NULL && n != self->n_witnesses) return 1;
+    for (size_t i = 0; i < self->n_witnesses; i++) {
         const Mutable *then = &self->witnesses[i];
-        if (mutables[i].object == then->object) continue;
+        if (mutables != NULL && mutables[i].object == then->object) continue;
         Walk *now = walk_take(state);
         if (now == NULL) return -1;
         int same = -1;
@@ -112,9 +113,22 @@ static int is_stale(const Specialization *self, State *state, const Mutable *mut
     return 0;
 }
 
+static PyObject *specialization_is_stale(Specialization *self, PyObject *unused) {
+    (void)unused;
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
+    int stale = module == NULL ? -1 : is_stale(self, PyModule_GetState(module), NULL, 0);
+    return stale < 0 ? NULL : PyBool_FromLong(stale);
+}
+
+static PyMethodDef specialization_methods[] = {
+    {"is_stale", (PyCFunction)specialization_is_stale, METH_NOARGS,
+     "Whether a static that it was made with has been changed since."},
+    {NULL}};
+
 static PyMemberDef specialization_members[] = {
     {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), 0, NULL},
     {"flat", T_OBJECT_EX, offsetof(Specialization, flat), 0, NULL},
+    {"static_numpy", T_INT, offsetof(Specialization, static_numpy), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Specialization, weakrefs), READONLY, NULL},
     {NULL}};
 
@@ -126,6 +140,7 @@ static PyType_Slot specialization_slots[] = {
     {Py_tp_hash, specialization_hash},
     {Py_tp_richcompare, specialization_compare},
     {Py_tp_members, specialization_members},
+    {Py_tp_methods, specialization_methods},
     {0, NULL}};
 
 PyType_Spec specialization_spec = {

@@ -26,9 +26,9 @@ from eqx_fastjit._facts import (
     placement_of,
     SETTINGS,
 )
-from eqx_fastjit._reference import known_reader, static_key
 from eqx_fastjit._statics import has_only_identity, is_array
 from eqx_fastjit._texts import describe_static, show_array
+from eqx_fastjit._trails import known_reader, static_key
 
 
 # Fields of statics, of a call in all.

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import __main__ as command
+from benchmarks import __main__ as command, instructions
 
 
 pytestmark = pytest.mark.one_engine
@@ -34,6 +34,7 @@ def test_it_prints_a_table_and_writes_files(capsys, monkeypatch, tmp_path):
     [
         (["--cases", "nonsense"], "--cases: no case or group 'nonsense'"),
         (["--device", "gpu"], "--device gpu: JAX finds no GPU here"),
+        (["--instructions", "nonsense"], "no case or group 'nonsense'"),
         (["--rounds", "0"], "--rounds 0: expected at least 1"),
         (["--json", "/no/such/r.json"], "cannot write to /no/such/r.json"),
     ],
@@ -42,3 +43,15 @@ def test_bad_input_is_refused_in_a_line(words, message, capsys):
     assert command.main(words) == 2
     out, err = capsys.readouterr()
     assert message in err and err.count("\n") == 1 and out == ""
+
+
+def test_a_case_with_more_instructions_than_before_is_named():
+    def results(ours):
+        by = {"flat": 100, "ours": ours}
+        return {"cases": [{"name": "a", "instructions": by}]}
+
+    assert instructions.slower_cases(results(111), results(110)) == []
+    assert instructions.slower_cases(results(113), results(110)) == [
+        "a: 1.130 of flat, and was 1.100"
+    ]
+    assert instructions.slower_cases(results(113), {"cases": []}) == []

@@ -29,6 +29,7 @@ import numpy as np
 import pydantic
 import pytest
 
+import eqx_fastjit
 from tests.support.modules import Holder, Inner, Node
 from tests.support.traces import count_traces
 
@@ -618,6 +619,39 @@ def test_arrays_of_a_static_module(place):
     call, weight = Calls(PLACES[place]), jnp.ones(2)
     statics = [Layer(weight), Layer(weight), Layer(jnp.ones(2))]
     assert [call(x) for x in statics] == [1, 1, 2]
+
+
+VIEWS = {
+    "whole": lambda x: x,
+    "strided": lambda x: x[::2],
+    "reversed": lambda x: x[::-1],
+    "transposed": lambda x: x.reshape(2, 3).T[1],
+    "scalar": lambda x: x[2:3].reshape(()),
+}
+DTYPES = ("float16", "float32", "float64", "complex128", "int8", "int64", "bool")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_trace_has_the_present_values_of_a_static_array(dtype, view):
+    """JAX finds a converted array again by its identity, also after it was changed."""
+    buffer = np.arange(6).astype(dtype)
+    array = VIEWS[view](buffer)
+
+    # Of two functions: each is traced while the other one has a trace.
+    def first(holder):
+        return jnp.where(holder.x[0] > 0, holder.static, holder.static)
+
+    def second(holder):
+        return jnp.stack([holder.static, first(holder)])[1]
+
+    functions = [eqx_fastjit.filter_jit(first), eqx_fastjit.filter_jit(second)]
+    for value in (None, 0, 1, 3, 0):
+        if value is not None:
+            buffer[...] = np.array(value).astype(dtype)
+        for function in functions[value is None :]:
+            out = function(Holder(X, array))
+            assert np.array_equal(out, array.astype(out.dtype)), (value, out)
 
 
 def test_a_class_attribute_written_before_each_call():

@@ -1,0 +1,152 @@
+"""Instructions of a call, counted by callgrind: `python -m benchmarks --instructions`.
+
+Other programs on the machine cannot disturb this figure, as they do times: it holds to
+1%. Calls are made in one process, which this file is run as. What other threads do is
+not counted, nor are cache misses.
+"""
+
+import ctypes
+import gc
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import prefer_installed_package
+from benchmarks.results_file import Results
+
+
+CASES = "identity,mlp_32,depth_100,steps,method,callable_model,error_if,statics_1"
+CASES += ",numpy_inputs,typed_key,zoo"
+_WARM_CALLS, _CALLS = 40, 11
+# How far a case may be above a results file, in ours over the first of these.
+_ALLOWED, _RIVALS = 1.02, ("flat", "jit", "eqx")
+
+# By these, the process tells callgrind what to count.
+_MARKS = """
+#include <valgrind/callgrind.h>
+void start(void) { CALLGRIND_START_INSTRUMENTATION; }
+void toggle(void) { CALLGRIND_TOGGLE_COLLECT; }
+void zero(void) { CALLGRIND_ZERO_STATS; }
+void dump(const char *name) { CALLGRIND_DUMP_STATS_AT(name); }
+void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_VALGRIND = "valgrind -q --tool=callgrind --separate-threads=yes"
+_VALGRIND += " --instr-atstart=no --collect-atstart=no"
+_DUMP = r"^desc: Trigger: Client Request: (\w+)/(\w+)$.*?^totals: (\d+)"
+
+
+class CannotCount(Exception):
+    """There is no valgrind or no C compiler, or the process failed."""
+
+
+def count(names: list[str]) -> dict[str, dict[str, float]]:
+    """Instructions of a call of each case, by contender, in the thread that calls.
+
+    Raises `CannotCount` in one line.
+    """
+    if not shutil.which("valgrind") or not shutil.which("cc"):
+        raise CannotCount("--instructions needs valgrind, its headers and a C compiler")
+    calls: dict[tuple[str, str], list[int]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = f"{folder}/marks.c", f"{folder}/marks.so"
+        Path(source).write_text(_MARKS)
+        run = [*_VALGRIND.split(), f"--callgrind-out-file={folder}/out"]
+        run += [sys.executable, "-m", "benchmarks.instructions", library, *names]
+        # Of dictionaries and sets: each process has its own order otherwise.
+        env = {**os.environ, "PYTHONHASHSEED": "0"}
+        for command in (["cc", "-shared", "-fPIC", source, "-o", library], run):
+            done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True)
+            if done.returncode:
+                last = done.stderr.strip().splitlines()[-1:] or ["no output"]
+                raise CannotCount(f"{command[0]}: {last[0]}")
+        for dump in Path(folder).glob("out.*-01"):  # of the main thread
+            match = re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL)
+            assert match is not None
+            calls.setdefault((match[1], match[2]), []).append(int(match[3]))
+    found: dict[str, dict[str, float]] = {name: {} for name in names}
+    for (name, contender), counts in calls.items():
+        marks = statistics.median(calls[name, "nothing"])
+        if contender != "nothing":
+            found[name][contender] = statistics.median(counts) - marks
+    return found
+
+
+def main(library: str, names: list[str]) -> None:
+    """Make the calls of some cases, which callgrind counts."""
+    import jax
+
+    from benchmarks import cases
+    from benchmarks.timing import check_equal
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    marks = ctypes.PyDLL(library)
+    for name in names:
+        calls = cases.CASES[name].build()
+        check_equal(calls)
+        for contender, call in (*calls.items(), ("nothing", lambda: None)):
+            for _ in range(_WARM_CALLS):
+                jax.block_until_ready(call())
+            gc.collect()
+            gc.disable()
+            marks.start()
+            call()  # so that callgrind knows all code
+            for _ in range(_CALLS):
+                marks.zero()
+                marks.toggle()
+                out = call()
+                marks.toggle()
+                marks.dump(f"{name}/{contender}".encode())
+                jax.block_until_ready(out)  # as the next call would be in its way
+            marks.stop()
+            gc.enable()
+        jax.clear_caches()
+
+
+# --- what was counted -----------------------------------------------------------------
+
+
+def _ratio(entry: Results, rival: str) -> float | None:
+    by = entry["instructions"]
+    return by["ours"] / by[rival] if rival in by else None
+
+
+def markdown(results: Results) -> str:
+    """The table of a results file, with medians."""
+    from benchmarks.pages import made_by, markdown_table, NAMES
+
+    columns: list[list[float | None]] = []
+    for rival in _RIVALS:
+        found = [_ratio(entry, rival) for entry in results["cases"]]
+        known = [x for x in found if x is not None]
+        columns.append([*found, statistics.median(known) if known else None])
+    names = [f"`{entry['name']}`" for entry in results["cases"]]
+    ours = [f"{e['instructions']['ours'] / 1000:.1f}" for e in results["cases"]]
+    cells = [["" if x is None else f"{x:.2f}" for x in column] for column in columns]
+    rows = zip([*names, "median"], [*ours, ""], *cells, strict=True)
+    over = [f"over {NAMES[x]}" for x in _RIVALS]
+    table = markdown_table(["case", "thousands", *over], [*map(list, rows)])
+    return f"{table}\n\n{made_by(results)}"
+
+
+def slower_cases(results: Results, before: Results) -> list[str]:
+    """A line for each case that takes more instructions than before."""
+    then = {entry["name"]: entry for entry in before["cases"]}
+    lines = []
+    for entry in results["cases"]:
+        name = entry["name"]
+        rival = next(x for x in _RIVALS if x in entry["instructions"])
+        old, new = _ratio(then.get(name, entry), rival), _ratio(entry, rival)
+        assert new is not None
+        if old is not None and new > _ALLOWED * old:
+            lines.append(f"{name}: {new:.3f} of {rival}, and was {old:.3f}")
+    return lines
+
+
+if __name__ == "__main__":
+    prefer_installed_package()
+    main(sys.argv[1], sys.argv[2:])
