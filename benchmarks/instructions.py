@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks import prefer_installed_package
-from benchmarks.results_file import Results
 
 
 CASES = "identity,mlp_32,depth_100,steps,method,callable_model,error_if,statics_1"
@@ -110,12 +110,12 @@ def main(library: str, names: list[str]) -> None:
 # --- what was counted -----------------------------------------------------------------
 
 
-def _ratio(entry: Results, rival: str) -> float | None:
+def _ratio(entry: dict[str, Any], rival: str) -> float | None:
     by = entry["instructions"]
     return by["ours"] / by[rival] if rival in by else None
 
 
-def markdown(results: Results) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, with medians."""
     from benchmarks.pages import made_by, markdown_table, NAMES
 
@@ -133,7 +133,7 @@ def markdown(results: Results) -> str:
     return f"{table}\n\n{made_by(results)}"
 
 
-def slower_cases(results: Results, before: Results) -> list[str]:
+def slower_cases(results: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """A line for each case that takes more instructions than before."""
     then = {entry["name"]: entry for entry in before["cases"]}
     lines = []
