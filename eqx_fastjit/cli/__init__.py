@@ -9,6 +9,7 @@ import os
 import pkgutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -237,7 +238,8 @@ def rule(options: argparse.Namespace) -> int:
     from eqx_fastjit.insight._sections import sections
 
     if options.name is None:
-        print("\n".join(sections()))
+        for name, text in sections().items():
+            print(f"{name:19} {textwrap.shorten(text, 60, placeholder=' ...')}")
         return 0
     if options.name not in sections():
         raise CommandError(f"no rule {options.name!r}: `eqx-fastjit rule` lists them")

@@ -6,14 +6,15 @@ anew.
 """
 
 import collections
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit._texts import show_array
 
 from ._equations import CONTROL_FLOW, JAX
@@ -42,22 +43,50 @@ class Operation(NamedTuple):
     is_loop: bool = False
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
+    # Distinguishes the calls that the user's line makes. In one, a library may load
+    # the arrays of a model, say.
+    call: int = 0
 
 
 def operation(jaxpr: Any) -> Operation:
     """The operation that is being compiled in this thread."""
-    stack = traceback.walk_stack(sys._getframe(1))
+    stack = [*traceback.walk_stack(sys._getframe(1))]
     is_making = any(_is_maker(frame.f_code) for frame, _ in stack)
     inner = opened(jaxpr)
     if inner is None:
         return Operation(is_making=is_making)
+    frames = (frame for frame, _ in stack)
+    called = [*itertools.takewhile(lambda x: not is_written_by_user(x.f_code), frames)]
     operands, results = ([_show(v) for v in x] for x in (inner.invars, inner.outvars))
     return Operation(
         _listed(operands),
         _listed(results),
         any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
         is_making,
+        _number_of(called[-1]),
     )
+
+
+class _Mark:
+    """The trace function of a frame, which nothing calls unless the user debugs.
+
+    So frames are told apart: another one may have the `id` of one that is gone, and
+    there are no weak references to frames.
+    """
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+    def __call__(self, *_: Any) -> None: ...
+
+
+_numbers = itertools.count(1)
+
+
+def _number_of(frame: FrameType) -> int:
+    if frame.f_trace is None:
+        frame.f_trace = _Mark()
+    return getattr(frame.f_trace, "number", 0)
 
 
 def _listed(shapes: list[str]) -> str:
@@ -94,7 +123,7 @@ def operation_rows(
             )
     functions: dict[Any, list[list[Event]]] = collections.defaultdict(list)
     for (file, function, *_), found in groups.items():
-        if len(found) >= _LEAST:
+        if len({seen(e).call for e in found}) >= _LEAST:
             functions[file, function].append(found)
         else:
             rest += found
