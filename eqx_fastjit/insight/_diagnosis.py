@@ -60,13 +60,17 @@ class Diagnosis:
         """What all edits save."""
         return self.saved(x for _, x in self.edits)
 
+    def alone(self, found: Object) -> float:
+        """Seconds that it saves to mend one."""
+        return self.saved([found]).seconds - self.saved(()).seconds
+
     @functools.cached_property
     def ordered(self) -> list[tuple[str, Object, float | None]]:
         """The edits, each with what it saves in addition to those before it.
 
         Some only save together: then the first of them has the seconds.
         """
-        left, chosen, done = list(self.edits), list[Object](), Saved((), 0.0)
+        left, chosen, done = list(self.edits), list[Object](), self.saved(())
         out: list[tuple[str, Object, float | None]] = []
         while left:
             together, saved = self._next(left, chosen, done)

@@ -12,7 +12,7 @@ from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
-from ._table import compilation_of, Saved, Table
+from ._table import compilation_of, Table
 from ._why import show_placement
 from ._words import listed, shortened
 
@@ -28,14 +28,12 @@ def row_of(
     if len(table.rows) < 2:
         return None
     found = diagnose(table)
-    total = found.total if found.edits else _again(table)
-    same = total
-    if found.edits:
-        same = found.saved(x for rule, x in found.edits if rule not in OTHER_DATA)
+    total, again = found.total, found.saved(())
+    same = found.saved(x for rule, x in found.edits if rule not in OTHER_DATA)
     parts = [_part(found, rule, x, gain) for rule, x, gain in found.ordered]
-    if not found.edits and total.rows:
-        fields: Any = {"count": len(total.rows), "saves": total.seconds}
-        parts.append(part_of("dropped", {}, gain=total.seconds, **fields))
+    if again.rows:  # which are like earlier ones in everything
+        fields: Any = {"count": len(again.rows), "saves": again.seconds}
+        parts.append(part_of("dropped", {}, gain=again.seconds, **fields))
     left = [i for i, x in enumerate(table.rows) if x in rows and i not in total.rows]
     parts += [
         _part(found, NEEDED, x, 0.0)
@@ -81,18 +79,6 @@ def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | N
     return None
 
 
-def _again(table: Table) -> Saved:
-    """The rows that are like earlier ones in everything, and of the same program."""
-    same = table.alike(table.columns)
-    seen: set[Any] = set()
-    out: list[int] = []
-    for i, key in enumerate(zip(same, table.programs, strict=True)):
-        if key in seen and not table.rows[i].is_before:
-            out.append(i)
-        seen.add(key)
-    return Saved(tuple(out), sum(table.rows[i].seconds for i in out))
-
-
 def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) -> Part:
     values = _values(found)
     return part_of(
@@ -101,7 +87,7 @@ def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) ->
         path=found.path,
         values=tuple(values),
         count=found.count,
-        saves=diagnosis.saved([found]).seconds if rule != NEEDED else 0.0,
+        saves=0.0 if rule == NEEDED else diagnosis.alone(found),
         gain=gain,
         other_data=rule in OTHER_DATA,
         line=_line_of_edit(diagnosis.table, found),
