@@ -17,7 +17,7 @@ from ._loops import UnrolledLoop
 from ._private import keeps_callbacks
 from ._rules import Part, part_of, Row
 from ._why import is_operation, line_of, name_of
-from ._words import listed
+from ._words import listed, show_seconds
 
 
 # What a `scan` takes, in iterations. XLA compiles iterations that are alike faster than
@@ -154,6 +154,11 @@ def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
     """What JAX's persistent cache would save in later runs, and what it refuses."""
     kept: list[Event] = []
     refused: list[Event] = []
+    whole = 0.0  # of the program as it is, with what other rows save
+    for event in run.events:
+        is_new = event.compile and not event.cached and not event.failed
+        if is_new and (keeps_callbacks() or not look_at(run, event).calls_back):
+            whole += max(0.0, event.compile - _READING)
     for event in left:
         if event.compile and not event.cached:
             seen = look_at(run, event)
@@ -167,7 +172,9 @@ def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         seconds = sum(min(left[e], e.compile) for e in events)
         saved = max(0.0, seconds - _READING * len(events))
         names = collections.Counter(name_of(e.function) for e in events)
-        facts = {"function": listed(names, 3)}
+        is_more = whole > 1.2 * saved
+        more = f" ({show_seconds(whole)} as the program is)" if is_more else ""
+        facts = {"function": listed(names, 3), "more": more}
         part = part_of(rule, facts, saves=saved, gain=saved)
         yield Row(
             "the program" if rule == "run-cache" else facts["function"],
