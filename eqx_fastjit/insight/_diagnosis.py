@@ -5,6 +5,7 @@ the programs: what differs between calls of one program had not. What an edit sa
 counted by what is left of the calls without it.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -13,7 +14,6 @@ from typing import Any
 
 from ._describe import is_below
 from ._objects import (
-    in_proportion,
     is_literal,
     module_of,
     Object,
@@ -243,4 +243,21 @@ def _is_loop_count(found: Object) -> bool:
         if row.program is not None and leaf is not None and leaf.text.isdecimal():
             pairs = classes.setdefault((rest[i], row.program.kinds), [])
             pairs.append((int(leaf.text), row.program.size))
-    return any(map(in_proportion, classes.values()))
+    return any(map(_in_proportion, classes.values()))
+
+
+def _in_proportion(pairs: Iterable[tuple[int, int]]) -> bool:
+    """Whether operations follow a number, as those of a loop that runs so often.
+
+    An `if` adds some, too; so there have to be three numbers or more. A single
+    iteration may be another one.
+    """
+    counts = collections.defaultdict[int, set[int]](set)
+    for n, count in pairs:
+        counts[n].add(count)
+    for least in (1, 2):
+        known = sorted((n, *x) for n, x in counts.items() if n >= least and len(x) == 1)
+        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(known)}
+        if len(known) > 2 and len(slopes) == 1:
+            return slopes.pop() > 0
+    return False

@@ -5,13 +5,11 @@ moments of a model that changes change with it. What is a copy of something else
 with the original.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
-import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ._describe import is_below, Leaf, parent
@@ -387,20 +385,3 @@ def _tails(path: str) -> Iterator[str]:
     while node:
         yield path[len(node) :]
         node = parent(node)
-
-
-def in_proportion(pairs: Iterable[tuple[int, int]]) -> bool:
-    """Whether operations follow a number, as those of a loop that runs so often.
-
-    An `if` adds some, too; so there have to be three numbers or more. A single
-    iteration may be another one.
-    """
-    counts = collections.defaultdict[int, set[int]](set)
-    for n, count in pairs:
-        counts[n].add(count)
-    for least in (1, 2):
-        known = sorted((n, *x) for n, x in counts.items() if n >= least and len(x) == 1)
-        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(known)}
-        if len(known) > 2 and len(slopes) == 1:
-            return slopes.pop() > 0
-    return False
