@@ -178,14 +178,17 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
         values = [shortened(_short(x), 24) for x in texts]
         shown.append(f"{name} {_some(values, 2)}")
-        inside = [
-            name + x.removeprefix(path)
+        inside_of = [
+            x
             for x in table.varying
             if (x == path or is_below(x, path)) and _is_dynamic(table.leaf(x))
         ]
+        inside = [name + x.removeprefix(path) for x in inside_of]
         # What is equal but for being made again has nothing that could be passed.
         is_other = len(texts) > 1 and not is_optimiser(table.leaf(path))
-        passed += inside[:3] or [name] * is_other
+        # A model is passed as a whole; of a configuration, its numbers.
+        is_whole = any(y.dtype for x in inside_of if (y := table.leaf(x)))
+        passed += [name] if is_whole else inside[:3] or [name] * is_other
         made += [name] * (not inside and not is_other)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""

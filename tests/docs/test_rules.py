@@ -42,7 +42,9 @@ def _run(name, source):
         contextlib.redirect_stdout(printed),
     ):
         exec(compile(source, file, "exec"), scope)
-    return printed.getvalue(), report.rows
+    # How long `print` waits for the device is measured, and no promise of a section.
+    rows = [x for x in report.rows if x.parts[0].rule not in ("waits", "blocking-call")]
+    return printed.getvalue(), rows
 
 
 def test_each_rule_has_a_section_in_the_same_order():
