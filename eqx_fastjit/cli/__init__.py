@@ -17,8 +17,8 @@ from typing import Any
 
 import eqx_fastjit
 
-from ._cache import use_cache, with_directory
-from ._script import INTERRUPTED, run as run_program
+from ._cache import with_directory
+from ._script import INTERRUPTED, run
 
 
 class CommandError(Exception):
@@ -160,13 +160,6 @@ def _need(package: str, extra: str) -> None:
 # --- commands that run a program ------------------------------------------------------
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run a program."""
-    if options.cache is not None:
-        use_cache(options.cache)
-    return run_program(options)
-
-
 def doctor(options: argparse.Namespace) -> int:
     """Report on a program, or on an event file."""
     _need("rich", "insight")
@@ -176,8 +169,6 @@ def doctor(options: argparse.Namespace) -> int:
     is_file = name.endswith(".jsonl") and not options.is_module
     if is_file and others:
         raise CommandError("expected one event file. Options come before it")
-    if options.cache is not None:
-        use_cache(options.cache)
     if is_file:
         from eqx_fastjit.insight import _file, _report
 
@@ -191,7 +182,7 @@ def doctor(options: argparse.Namespace) -> int:
         if late := ours & {*others}:
             note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
             watch.notes.append(note)
-        code = run_program(options, watch.jax_imported, watch.imported)
+        code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _text
@@ -224,10 +215,8 @@ def profile(options: argparse.Namespace) -> int:
     _need("pyinstrument", "profile")
     from eqx_fastjit.insight._program import ProgramProfile
 
-    if options.cache is not None:
-        use_cache(options.cache)
     watched = ProgramProfile()
-    code = run_program(options, watched.begin)
+    code = run(options, watched.begin)
     sys.stdout.flush()
     print(watched.report(), file=sys.stderr)
     return code

@@ -21,6 +21,8 @@ from typing import Any
 
 import eqx_fastjit
 
+from ._cache import use_cache
+
 
 # What a shell reports for a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -40,6 +42,8 @@ def run(
     without frames of this library; 130 stands for Ctrl-C. Raises `OSError` if the
     program cannot be read.
     """
+    if options.cache is not None:
+        use_cache(options.cache)
     name = options.program[0]
     source = None if options.is_module else Path(name).read_bytes()
     # These and `__main__` stay as the program leaves them, because its threads and its

@@ -68,6 +68,11 @@ def is_below(path: str, node: str) -> bool:
     return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
 
 
+def is_member(leaf: Leaf) -> bool:
+    """Whether a static is a member of an enumeration, by its text."""
+    return leaf.text.startswith(f"{leaf.type.rpartition('.')[2]}.")
+
+
 # What a path ends with: a field, an entry, or what has no name.
 _LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
 

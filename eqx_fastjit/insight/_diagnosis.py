@@ -39,16 +39,10 @@ class Diagnosis:
     table: Table
     # By rule; what has to be compiled is not among them.
     edits: tuple[tuple[str, Object], ...]
+    # The columns by which programs differ that edits make one.
+    wide: frozenset[Column]
     # What other programs are for.
     needed: tuple[Object, ...]
-
-    @functools.cached_property
-    def wide(self) -> set[Column]:
-        """The columns by which programs differ that could be one."""
-        one = (x for _, x in self.edits if x.differs_within(self.table.programs))
-        is_one = {x for x in one if not x.is_mixed}
-        is_one |= {x for rule, x in self.edits if x.is_no_shape and not x.is_mixed}
-        return {c for _, x in self.edits if x not in is_one for c in x.columns}
 
     def saved(self, objects: Iterable[Object]) -> Saved:
         """What it saves to mend these."""
@@ -102,28 +96,31 @@ def diagnose(table: Table) -> Diagnosis:
     decides = _deciding(table, same)
     edits = [("decides" if x is decides else _rule_of_same(x), x) for x in same]
     rest = [x for x in objects if x not in same]
-    wide = [(rule, x) for x in rest if (rule := _rule_of_other(x))]
+    others = [(rule, x) for x in rest if (rule := _rule_of_other(x))]
+    wide = frozenset(c for _, x in others for c in x.columns)
     # Where these always differ as well, no two programs are the same. What cannot be
     # a shape is then told by the kinds of operations.
-    again = [
-        x for x in rest if wide and x.is_no_shape and x.differs_within(table.kinds)
-    ]
-    again = [x for x in again if x not in (y for _, y in wide)]
-    edits += [*wide, *((_rule_of_same(x), x) for x in again)]
+    edits += others
+    if wide:
+        edits += [
+            (_rule_of_same(x), x)
+            for x in rest
+            if x.is_no_shape and x.differs_within(table.kinds)
+            if not wide.issuperset(x.columns)
+        ]
     needed = [x for x in rest if x not in (y for _, y in edits)]
-    diagnosis = Diagnosis(table, tuple(edits), tuple(needed))
-    saved = diagnosis.total.rows
+    found = Diagnosis(table, tuple(edits), wide, tuple(needed))
+    saved = found.total.rows
     # What saves nothing, whatever else is mended, is no edit.
     kept = [
         (rule, x)
         for rule, x in edits
-        if diagnosis.saved(y for _, y in edits if y is not x).rows != saved
+        if found.saved(y for _, y in edits if y is not x).rows != saved
     ]
-    if kept or not saved:
-        dropped = [x for rule, x in edits if (rule, x) not in kept]
-        others = [x for x in dropped if x not in same]
-        return Diagnosis(table, tuple(kept), (*needed, *others))
-    return diagnosis
+    if saved and not kept:
+        return found
+    dropped = [x for _, x in edits if x in rest and x not in (y for _, y in kept)]
+    return Diagnosis(table, tuple(kept), wide, (*needed, *dropped))
 
 
 def _deciding(table: Table, same: Sequence[Object]) -> Object | None:

@@ -11,7 +11,7 @@ from ._lines import row_lines
 from ._rules import Row
 from ._shown import Shown
 from ._table import tables_of
-from ._why import line_of, name_of, show_difference, title_of, why
+from ._why import line_of, show_difference, title_of, why
 from ._words import plural, show_place, show_seconds, wrapped
 
 
@@ -84,9 +84,9 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     **Returns:**
 
     An `Explanation`, which prints as text: the rows that the doctor has on it, with
-    seconds, what differs, and what to edit. If one line
-    made several functions (a lambda in a loop), it covers all of them. It covers the
-    last 4,096 traces and compilations of the process.
+    seconds, what differs, and what to edit. If one line made several functions (a
+    lambda in a loop), it covers all of them. It covers the last 4,096 traces and
+    compilations of the process.
 
     Static arguments are not kept alive for this. If one was changed in place, or its
     trace is dropped, the text says how many compilations it cannot explain. From then
@@ -98,12 +98,11 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     name = "all jitted functions" if info is None else title_of(info)
     events = history(info)
     rows: list[Row] = []
-    told: list[Event] = []
-    for t, inside in tables_of(events):
-        last = t.rows[-1].event
-        if (found := row_of(name_of(last.function), t, line_of(last))) is not None:
+    told: set[Event] = set()
+    for table, inside in tables_of(events):
+        if (found := row_of(table, line_of(table.rows[-1].event))) is not None:
             rows += [found[0]] if found[0].parts else []
-            told += inside
+            told.update(inside)
     gone = sum(e.gone and e not in told for e in events)
     if gone and not is_watched(describe_from_now_on):
         watch(describe_from_now_on)

@@ -13,20 +13,18 @@ from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
 from ._table import compilation_of, Table
-from ._why import show_placement
+from ._why import name_of, show_placement
 from ._words import listed, shortened
 
 
-def row_of(
-    name: str, table: Table, line: Place | None
-) -> tuple[Row, list[Event]] | None:
+def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
     """The row of a function, and the compilations that its edits spare.
 
     `None` if it compiled one program once.
     """
-    rows = [x for x in table.rows if not x.is_before]
     if len(table.rows) < 2:
         return None
+    own = [i for i, x in enumerate(table.rows) if not x.is_before]
     found = diagnose(table)
     total, again = found.total, found.saved(())
     same = found.saved(x for rule, x in found.edits if rule not in OTHER_DATA)
@@ -34,7 +32,7 @@ def row_of(
     if again.rows:  # which are like earlier ones in everything
         fields: Any = {"count": len(again.rows), "saves": again.seconds}
         parts.append(part_of("dropped", {}, gain=again.seconds, **fields))
-    left = [i for i, x in enumerate(table.rows) if x in rows and i not in total.rows]
+    left = [i for i in own if i not in total.rows]
     parts += [
         _part(found, NEEDED, x, 0.0)
         for x in found.needed
@@ -42,17 +40,15 @@ def row_of(
     ]
     seconds = [table.rows[i].seconds for i in left]
     row = Row(
-        name,
+        name_of(table.rows[0].event.function),
         tuple(parts),
         line,
-        seconds=sum(x.seconds for x in rows),
+        seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
         other_data=max(0.0, total.seconds - same.seconds),
         wanted=sum(seconds) - max(seconds, default=0.0),
-        compilations=len(rows),
-        programs=len(
-            {table.programs[i] for i, x in enumerate(table.rows) if x in rows}
-        ),
+        compilations=len(own),
+        programs=len({table.programs[i] for i in own}),
     )
     return row, [table.rows[i].event for i in total.rows]
 
@@ -74,7 +70,7 @@ def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | N
             and shared(old) == key
         ):
             rows = [compilation_of(x, [x]) for x in (old, event)]
-            found = row_of("", Table(event.function.name, rows), None)
+            found = row_of(Table(event.function.name, rows), None)
             return list(found[0].parts) if found else []
     return None
 
@@ -126,7 +122,6 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         for x in found.own
         if x.aspect == "axis"
     ]
-    changed = [x for x in found.leaves if x is not None]
     return {
         "path": f"{path}()" if found.kind == "function" else path,
         "paths": listed(found.paths, 3),
@@ -141,7 +136,6 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         # The last call may write one more than it was given.
         "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
         "most": max([*axes, *sizes]),
-        "type": changed[-1].type if changed else "",
         **_closure(table, found),
     }
 
@@ -178,25 +172,23 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
         values = [shortened(_short(x), 24) for x in texts]
         shown.append(f"{name} {_some(values, 2)}")
-        inside_of = [
-            x
+        inside = {
+            name + x.removeprefix(path): leaf
             for x in table.varying
-            if (x == path or is_below(x, path)) and _is_dynamic(table.leaf(x))
-        ]
-        inside = [name + x.removeprefix(path) for x in inside_of]
+            if (x == path or is_below(x, path)) and (leaf := table.leaf(x)) is not None
+            if is_number(leaf) or leaf.dtype
+        }
         # What is equal but for being made again has nothing that could be passed.
         is_other = len(texts) > 1 and not is_optimiser(table.leaf(path))
-        # A model is passed as a whole; of a configuration, its numbers.
-        is_whole = any(y.dtype for x in inside_of if (y := table.leaf(x)))
-        passed += [name] if is_whole else inside[:3] or [name] * is_other
-        made += [name] * (not inside and not is_other)
+        if any(leaf.dtype for leaf in inside.values()):
+            passed.append(name)  # as a whole, such as a model
+        elif inside:
+            passed += [*inside][:3]  # of a configuration, its numbers
+        else:
+            (passed if is_other else made).append(name)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
-
-
-def _is_dynamic(leaf: Leaf | None) -> bool:
-    return leaf is not None and (is_number(leaf) or bool(leaf.dtype))
 
 
 def _line_of_edit(table: Table, found: Object) -> Place | None:

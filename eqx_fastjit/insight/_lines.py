@@ -1,11 +1,10 @@
 """Rows as lines of text, the same in the report, in `explain` and in a notebook."""
 
 import os
-import textwrap
 from collections.abc import Iterator
 
 from ._rules import Part, Row
-from ._words import plural, show_place, show_seconds
+from ._words import plural, show_place, show_seconds, wrapped
 
 
 # The columns of the number and the seconds; edits that are shown, unless all are.
@@ -52,9 +51,7 @@ def _part_lines(part: Part, row: Row, columns: int, is_single: bool) -> Iterator
     text = part_text(part) + " (later runs)" * bool(row.later)
     if part.line is not None and part.line != row.line:
         text += f" ({show_place(part.line)})"
-    lines = textwrap.wrap(
-        text, columns - _INDENT, break_long_words=False, break_on_hyphens=False
-    )
+    lines = wrapped(text, columns=columns - _INDENT)
     yield f"{cell:>{_INDENT - 1}} {lines[0]}"
     yield from (f"{'':{_INDENT}}{line}" for line in lines[1:])
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ._describe import is_below, Leaf, parent
+from ._describe import is_below, is_member, Leaf, parent
 from ._table import Column, FUNCTIONS, Partition, Table
 
 
@@ -249,8 +249,6 @@ def _object(
         path = own[0].path
     else:
         path = rest[0] if rest and isinstance(rest[0], str) else common(paths)
-    if kind in ("number", "label"):
-        path = paths[0] if len(paths) == 1 else common(paths)
     copies = tuple(x for x in columns if x not in own)
     return Object(table, kind, path, own, copies)
 
@@ -310,8 +308,7 @@ def _has_arrays(table: Table, path: str) -> bool:
 
 def _is_label(leaf: Leaf) -> bool:
     simple = ("str", "bool", "bytes", "NoneType", "type", "numpy.bool")
-    is_member = leaf.text.startswith(f"{leaf.type.rpartition('.')[2]}.")
-    return leaf.type in simple or is_member
+    return leaf.type in simple or is_member(leaf)
 
 
 def _optimiser_of(table: Table, path: str) -> str:
@@ -344,7 +341,7 @@ def _with_all_axes(
 def _originals(table: Table) -> dict[Column, Column]:
     """What mirrors something else, and that."""
     found: dict[Column, Column] = {}
-    # By what follows the argument in a path; by values; by lengths.
+    # By what follows the argument in a path; by values.
     tails: dict[object, Column] = {}
     equal: dict[object, Column] = {}
     for column, ids in table.columns.items():
@@ -352,14 +349,11 @@ def _originals(table: Table) -> dict[Column, Column]:
         if tail := path[len(argument_of(path)) :]:
             tails.setdefault(_mirrored(tail, column, ids), column)
         if aspect == "value":
-            equal.setdefault((aspect, table.values(column)), column)
-    for column, ids in table.columns.items():
-        path, aspect, _ = column
-        if aspect == "value":
-            values = table.values(column)
-            known = equal.get(("value", values))
-            if known not in (None, column) and not _are_fields(known, column):
+            known = equal.setdefault(table.values(column), column)
+            if known != column and not _are_fields(known, column):
                 found[column] = known
+    for column, ids in table.columns.items():
+        path = column.path
         for tail in _tails(path):
             known = tails.get(_mirrored(tail, column, ids))
             if known and argument_of(known.path) != argument_of(path):
@@ -368,8 +362,8 @@ def _originals(table: Table) -> dict[Column, Column]:
 
 
 def _are_fields(*columns: Column) -> bool:
-    """Whether they are values of one object, which are all to be told."""
-    owners = {parent(x.path) if x.aspect == "value" else "" for x in columns}
+    """Whether they are values in one object, which are all to be told."""
+    owners = {parent(x.path) for x in columns}
     return len(owners) == 1 and "" not in owners
 
 

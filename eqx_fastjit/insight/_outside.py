@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
 from eqx_fastjit._facts import is_written_by_user, Place
-from eqx_fastjit._texts import show_array
 
 from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
+from ._programs import show_aval
 from ._rules import part_of, Row
 from ._why import line_of
 from ._words import listed, shortened
@@ -57,7 +57,7 @@ def operation(jaxpr: Any) -> Operation:
         return Operation(is_making=is_making)
     frames = (frame for frame, _ in stack)
     called = [*itertools.takewhile(lambda x: not is_written_by_user(x.f_code), frames)]
-    operands, results = ([_show(v) for v in x] for x in (inner.invars, inner.outvars))
+    operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
     return Operation(
         _listed(operands),
         _listed(results),
@@ -97,10 +97,6 @@ def _is_maker(code: CodeType) -> bool:
     return code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
 
 
-def _show(v: Any) -> str:
-    return show_array(v.aval.shape, str(v.aval.dtype))
-
-
 def program_key(event: Event) -> tuple[str, str]:
     """The same for operations of one program, which JAX had."""
     program = event.program
@@ -109,30 +105,24 @@ def program_key(event: Event) -> tuple[str, str]:
 
 def operation_rows(
     events: Iterable[Event], seen: Callable[[Event], Operation]
-) -> tuple[list[Row], list[Event]]:
-    """What functions of the user's compile again and again; and all other events."""
-    groups: dict[Any, list[Event]] = collections.defaultdict(list)
-    rest: list[Event] = []
+) -> list[tuple[Row, list[Event]]]:
+    """What functions of the user's compile again and again, and what is spared."""
+    lines: dict[Any, list[Event]] = collections.defaultdict(list)
     for event in events:
         place = _caller(event)
-        if place is None or seen(event).is_making:
-            rest.append(event)
-        else:
-            groups[place.file, place.function, place.line, event.function.name].append(
-                event
-            )
+        if place is not None and not seen(event).is_making:
+            lines[place, event.function.name].append(event)
     functions: dict[Any, list[list[Event]]] = collections.defaultdict(list)
-    for (file, function, *_), found in groups.items():
+    for (place, _), found in lines.items():
         if len({seen(e).call for e in found}) >= _LEAST:
-            functions[file, function].append(found)
-        else:
-            rest += found
-    rows: list[Row] = []
+            functions[place.file, place.function].append(found)
+    out: list[tuple[Row, list[Event]]] = []
     for (_, function), found in functions.items():
         found.sort(key=_again, reverse=True)
-        rows.append(_row(function, found, seen))
-        rest += [x[0] for x in found]  # of each, the first is needed
-    return rows, rest
+        # Of each, the first is needed.
+        again = [e for x in found for e in x[1:]]
+        out.append((_row(function, found, seen), again))
+    return out
 
 
 def _caller(event: Event) -> Place | None:
@@ -152,13 +142,12 @@ def _row(
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_again = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
-    names = dict.fromkeys(f"{_name(x[0])}" for x in found)
     values = tuple(dict.fromkeys(seen(e).operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(seen(e).results for e in main))
     saves = sum(map(_again, found))
     facts = {
-        "operations": listed(names, 2),
+        "operations": listed((x[0].function.name for x in found), 2),
         "values": ", ".join([*(shortened(x, 40) for x in values[:2]), "..."]),
     }
     rule = "eager-function" if is_again else "eager"
@@ -181,7 +170,3 @@ def _row(
         compilations=sum(map(len, found)),
         programs=len({program_key(e) for x in found for e in x}),
     )
-
-
-def _name(event: Event) -> str:
-    return event.function.name

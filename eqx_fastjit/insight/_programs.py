@@ -56,8 +56,8 @@ def program_of(jaxpr: Any) -> Program | None:
         text, kinds = reader.read(jaxpr)
     except Exception:  # of an option of another library's primitive, say
         return None
-    avals = [v.aval for v in opened(jaxpr).outvars]
-    returns = [show_array(x.shape, str(x.dtype)) for x in avals if hasattr(x, "dtype")]
+    outvars = opened(jaxpr).outvars
+    returns = [show_aval(v) for v in outvars if hasattr(v.aval, "dtype")]
     literals = tuple(list(reader.literals)[:_MAX_LITERALS])
     return Program(
         text, _digest(sorted(kinds)), kinds.total(), tuple(returns), literals
@@ -92,12 +92,12 @@ class _Reader:
             if getattr(v, "val", None) is not None and v.aval.shape == ():
                 self.literals[f"{float(v.val):.6g}"] = None
             is_value = hasattr(v, "val") or v not in numbers
-            return _aval(v) if is_value else f"{numbers[v]}"
+            return show_aval(v) if is_value else f"{numbers[v]}"
 
         fresh = itertools.count()
         for v in jaxpr.invars:
             numbers[v] = next(fresh)
-            texts.append(_aval(v))
+            texts.append(show_aval(v))
         for e in jaxpr.eqns:
             found = [self.read(x) for x in jaxprs_in(e)]
             times = e.params["length"] if e.primitive.name == "scan" else 1
@@ -108,10 +108,10 @@ class _Reader:
             params = sorted(e.params.items())
             options = [f"{k}={_option(x)}" for k, x in params if k != "weak_type"]
             inputs = " ".join(map(name, e.invars))
-            results = " ".join(map(_aval, e.outvars))
+            results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)
             texts.append(f"{e.primitive.name} {options} {inner} {inputs} > {results}")
-            if results == " ".join(map(_aval, e.invars)) and _is_conversion(e):
+            if results == " ".join(map(show_aval, e.invars)) and _is_conversion(e):
                 # Of a weak type alone: there is none in a call with a strong one.
                 texts.pop()
                 numbers[e.outvars[0]] = numbers.get(e.invars[0], -1)
@@ -127,7 +127,8 @@ def _is_conversion(equation: Any) -> bool:
     return equation.primitive.name == "convert_element_type" and not is_literal
 
 
-def _aval(v: Any) -> str:
+def show_aval(v: Any) -> str:
+    """The shape and dtype of a variable: `float32[5]`."""
     return _show(v.aval)
 
 

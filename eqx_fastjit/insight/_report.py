@@ -95,21 +95,15 @@ def make_report(run: Run, least: float | None = None) -> Report:
     operations = [e for e in run.events if is_operation(e)]
     # Seconds of compilations that no row spares.
     left = {e: e.seconds for e in run.events if e.compile and not e.failed}
+    tables = [table for table, _ in tables_of(run.events, run.before)]
+    found = [row_of(table, _costliest_line(table)) for table in tables]
+    found += operation_rows(operations, lambda e: look_at(run, e).operation)
     rows: list[Row] = []
-    tables = tables_of(run.events, run.before)
-    for table, _ in tables:
-        found = row_of(_name(table), table, _costliest_line(table))
-        if found is not None:
-            row, spared = found
-            rows.append(row)
-            if row.saves >= limit:
-                for event in spared:
-                    left.pop(event, None)
-    eager, rest = operation_rows(operations, lambda e: look_at(run, e).operation)
-    if spared := {*operations} - {*rest}:
-        for event in spared:
-            left.pop(event, None)
-    rows += eager
+    for row, spared in filter(None, found):
+        rows.append(row)
+        if row.saves >= limit:
+            for event in spared:
+                left.pop(event, None)
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
     if run.device is not None:
         rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
@@ -121,7 +115,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         key = program_key(event)
         again += event.seconds if key in known else 0.0
         known.add(key)
-    for table, _ in tables:
+    for table in tables:
         known.update((id(table), x) for x in table.programs)
         first = {*table.programs}
         again += sum(x.seconds for i, x in enumerate(table.rows) if i not in first)
@@ -135,10 +129,6 @@ def make_report(run: Run, least: float | None = None) -> Report:
         again=again,
         notes=(*run.notes, *_busy(run)),
     )
-
-
-def _name(table: Table) -> str:
-    return name_of(table.rows[0].event.function)
 
 
 def _costliest_line(table: Table) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ._compare import shared
-from ._describe import is_below, Leaf
+from ._describe import is_below, is_member, Leaf
 from ._events import Event
 from ._programs import Program
 from ._why import is_operation
@@ -246,9 +246,7 @@ class Saved(NamedTuple):
 
 def _chooses(leaf: Leaf | None) -> bool:
     """Whether a static is of a type that mostly decides what is traced."""
-    if leaf is None or leaf.type in ("bool", "str", "NoneType"):
-        return True
-    return leaf.text.startswith(f"{leaf.type.rpartition('.')[2]}.")  # an enumeration
+    return leaf is None or leaf.type in ("bool", "str", "NoneType") or is_member(leaf)
 
 
 def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:

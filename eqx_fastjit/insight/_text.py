@@ -4,7 +4,6 @@ A row has a line with what it saves, and a line for each edit. Most fit a screen
 """
 
 import io
-import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from ._lines import row_lines
 from ._report import headline, Report
 from ._why import is_operation, show_difference, title_of
-from ._words import plural, show_seconds
+from ._words import plural, show_seconds, wrapped
 
 
 # Rows of a report, unless it is `verbose`.
@@ -84,17 +83,8 @@ def _legend(report: Report) -> str:
     return text
 
 
-def _wrapped(
-    text: str, columns: int, style: str = "", indent: str = ""
-) -> Iterator[Text]:
-    lines = textwrap.wrap(
-        text,
-        columns,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    yield from (Text(x, style) for x in lines)
+def _wrapped(text: str, columns: int, style: str = "") -> Iterator[Text]:
+    yield from (Text(x, style) for x in wrapped(text, columns=columns))
 
 
 # --- the rest -------------------------------------------------------------------------
@@ -125,4 +115,5 @@ def _compilations(report: Report, columns: int) -> Iterator[Text]:
         yield Text(f"{show_seconds(event.seconds):>9} {title_of(event.function)}")
         for d in event.reason.differences:
             text = show_difference(d).replace("`", "")
-            yield from _wrapped(f"{'':10}{text}", columns, "dim", " " * 12)
+            lines = wrapped(text, " " * 10, columns)
+            yield from (Text(line, "dim") for line in lines)

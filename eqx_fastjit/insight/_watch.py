@@ -55,6 +55,7 @@ class Watch:
         from ._stale import StaleValues
         from ._waits import Waits
 
+        # Now, as the program may clear the caches that tell of it.
         self._before = history()
         self._stale = StaleValues()
         self._device = Device(self._stale.on_call)

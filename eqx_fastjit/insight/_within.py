@@ -152,20 +152,19 @@ def _before_xla(event: Event) -> float:
 
 def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
     """What JAX's persistent cache would save in later runs, and what it refuses."""
-    kept: list[Event] = []
-    refused: list[Event] = []
-    whole = 0.0  # of the program as it is, with what other rows save
-    for event in run.events:
-        is_new = event.compile and not event.cached and not event.failed
-        if is_new and (keeps_callbacks() or not look_at(run, event).calls_back):
-            whole += max(0.0, event.compile - _READING)
-    for event in left:
-        if event.compile and not event.cached:
-            seen = look_at(run, event)
-            if not seen.calls_back or keeps_callbacks():
-                kept.append(event)
-            elif not seen.has_own_callbacks:
-                refused.append(event)
+    keeps = keeps_callbacks()
+
+    def is_kept(event: Event) -> bool:
+        return keeps or not look_at(run, event).calls_back
+
+    compiled = [e for e in run.events if e.compile and not (e.cached or e.failed)]
+    # Of the program as it is, with what other rows save.
+    whole = sum(max(0.0, e.compile - _READING) for e in compiled if is_kept(e))
+    remaining = [e for e in compiled if e in left]
+    kept = [e for e in remaining if is_kept(e)]
+    refused = [
+        e for e in remaining if not is_kept(e) and not look_at(run, e).has_own_callbacks
+    ]
     is_set = run.cache is not None or any(e.cached for e in run.events)
     anew = [] if is_set else kept
     for rule, events in (("run-cache", anew), ("callbacks-not-kept", refused)):

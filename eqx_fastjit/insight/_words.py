@@ -109,12 +109,14 @@ def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
 _MOST_COLUMNS = 88
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """The lines of a text that fit the terminal."""
-    columns = shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns
+def wrapped(text: str, indent: str = "", columns: int | None = None) -> list[str]:
+    """The lines of a text that fit so many columns, or the terminal."""
+    if columns is None:
+        columns = shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns
+        columns = min(columns, _MOST_COLUMNS)
     return textwrap.wrap(
         text,
-        min(columns, _MOST_COLUMNS),
+        columns,
         initial_indent=indent,
         subsequent_indent=indent,
         break_long_words=False,
