@@ -36,7 +36,7 @@ void dump(const char *name) { CALLGRIND_DUMP_STATS_AT(name); }
 void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; }
 """
 _VALGRIND = "valgrind -q --tool=callgrind --separate-threads=yes"
-_VALGRIND += " --instr-atstart=no --collect-atstart=no"
+_VALGRIND += " --instr-atstart=no"
 _DUMP = r"^desc: Trigger: Client Request: (\w+)/(\w+)$.*?^totals: (\d+)"
 
 
@@ -44,19 +44,29 @@ class CannotCount(Exception):
     """There is no valgrind or no C compiler, or the process failed."""
 
 
-def count(names: list[str]) -> dict[str, dict[str, float]]:
-    """Instructions of a call of each case, by contender, in the thread that calls.
+def callgrind(
+    module: str, *words: str, collects: bool = True
+) -> dict[tuple[str, str], list[int]]:
+    """Run a module that is given a library of marks; what the calling thread did.
+
+    **Arguments:**
+
+    - `words`: for the module, after the library.
+    - `collects`: whether instructions count from `start` on; else between `toggle`s.
+
+    **Returns:** the instructions up to each `dump` of a name `A/B`, by `A` and `B`.
 
     Raises `CannotCount` in one line.
     """
     if not shutil.which("valgrind") or not shutil.which("cc"):
-        raise CannotCount("--instructions needs valgrind, its headers and a C compiler")
-    calls: dict[tuple[str, str], list[int]] = {}
+        raise CannotCount("this needs valgrind, its headers and a C compiler")
+    counts: dict[tuple[str, str], list[int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         source, library = f"{folder}/marks.c", f"{folder}/marks.so"
         Path(source).write_text(_MARKS)
         run = [*_VALGRIND.split(), f"--callgrind-out-file={folder}/out"]
-        run += [sys.executable, "-m", "benchmarks.instructions", library, *names]
+        run += ["--collect-atstart=no"] * (not collects)
+        run += [sys.executable, "-m", module, library, *words]
         # Of dictionaries and sets: each process has its own order otherwise.
         env = {**os.environ, "PYTHONHASHSEED": "0"}
         for command in (["cc", "-shared", "-fPIC", source, "-o", library], run):
@@ -65,9 +75,19 @@ def count(names: list[str]) -> dict[str, dict[str, float]]:
                 last = done.stderr.strip().splitlines()[-1:] or ["no output"]
                 raise CannotCount(f"{command[0]}: {last[0]}")
         for dump in Path(folder).glob("out.*-01"):  # of the main thread
-            match = re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL)
-            assert match is not None
-            calls.setdefault((match[1], match[2]), []).append(int(match[3]))
+            # What remains at the end of the process has no name.
+            if match := re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL):
+                counts.setdefault((match[1], match[2]), []).append(int(match[3]))
+    return counts
+
+
+def count(names: list[str]) -> dict[str, dict[str, float]]:
+    """Instructions of a call of each case, by contender, in the thread that calls.
+
+    Raises `CannotCount` in one line.
+    """
+    calls = callgrind("benchmarks.instructions", *names, collects=False)
+    assert all(len(counts) == _CALLS for counts in calls.values())
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for (name, contender), counts in calls.items():
         marks = statistics.median(calls[name, "nothing"])

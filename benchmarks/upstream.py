@@ -11,12 +11,7 @@ import argparse
 import ctypes
 import gc
 import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,14 +37,6 @@ WORDS = {
 }
 # Python specializes bytecode again after a name was replaced.
 _WARM_CALLS, _CALLS = 300, 20
-_C = """
-#include <valgrind/callgrind.h>
-void begin(void) { CALLGRIND_START_INSTRUMENTATION; }
-void count(void) { CALLGRIND_ZERO_STATS; }
-void dump(const char *of) { CALLGRIND_DUMP_STATS_AT(of); }
-void end(void) { CALLGRIND_STOP_INSTRUMENTATION; }
-"""
-_TOTAL = re.compile(r"Client Request: (\w+)/(\w+)$.*?^totals: (\d+)", re.M | re.S)
 
 
 def _parts() -> dict[str, dict[str, Any]]:
@@ -133,33 +120,25 @@ def _calls(library: str) -> None:
                 for _ in range(_WARM_CALLS):
                     jax.block_until_ready(call())
                 gc.disable()
-                marks.begin()
+                marks.start()
                 call()
-                marks.count()
+                marks.zero()
                 for _ in range(_CALLS):
                     call()
                 marks.dump(f"{case}/{part or who}".encode())
-                marks.end()
+                marks.stop()
                 gc.enable()
         _replace(was)
         eqx.clear_caches()
 
 
-def measure(folder: str) -> dict[str, dict[str, float]]:
+def measure() -> dict[str, dict[str, float]]:
     """Instructions of a call of each case, by contender or part that is replaced."""
-    library = f"{folder}/marks.so"
-    Path(folder, "marks.c").write_text(_C)
-    build = ["cc", "-shared", "-fPIC", f"{folder}/marks.c", "-o", library]
-    run = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
-    run += ["--separate-threads=yes", f"--callgrind-out-file={folder}/out"]
-    run += [sys.executable, "-m", "benchmarks.upstream", "--child", library]
-    for command in (build, run):
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
-    out: dict[str, dict[str, float]] = {}
-    for file in Path(folder).glob("out.*-01"):
-        if found := _TOTAL.search(file.read_text()):
-            case, name, total = found.groups()
-            out.setdefault(case, {})[name] = int(total) / _CALLS
+    from benchmarks.instructions import callgrind
+
+    out: dict[str, dict[str, float]] = {case: {} for case in CASES}
+    for (case, name), (total,) in callgrind("benchmarks.upstream").items():
+        out[case][name] = total / _CALLS
     return out
 
 
@@ -181,17 +160,19 @@ def markdown(results: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = parser_of("benchmarks.upstream", __doc__)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("library", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.child:
-        _calls(options.child)
+    if options.library:
+        _calls(options.library)
         return 0
+    from benchmarks.instructions import CannotCount
     from benchmarks.results_file import new_results
 
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(folder)
-    kept = {case: found[case] for case in CASES}
-    results = {**new_results("benchmarks.upstream"), "instructions": kept}
+    try:
+        results = {**new_results("benchmarks.upstream"), "instructions": measure()}
+    except CannotCount as e:
+        print(f"benchmarks.upstream: {e}", file=sys.stderr)
+        return 2
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     print(markdown(results))
