@@ -91,32 +91,38 @@ static PyObject *specialization_compare(Specialization *self, PyObject *x, int o
     return same < 0 ? NULL : PyBool_FromLong(same == (operator == Py_EQ));
 }
 
-/* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call, of
-which `mutables` are, has the same object, its present state was just compared. (Equal trails have equally many parts
-that can be changed, unless an object was given another class.) */
+/* Whether a static that it was made with has been changed since: 1, 0 or -1. */
+static int has_changed(const Specialization *self, State *state, const Mutable *then) {
+    Walk *now = walk_take(state);
+    if (now == NULL) return -1;
+    int same = -1;
+    if (read_value(now, then->object, 1) == 0)
+        same = trail_same(now->trail, now->n_trail, self->trail + then->start,
+                          then->stop - then->start);
+    walk_give_back(now);
+    if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+    PyErr_Clear(); /* one that cannot be read any more has changed, too */
+    return same != 1;
+}
+
+/* Whether any has, for a call. If that has the same object, its present state was just
+compared. (Equal trails have equally many parts that can be changed, unless an object was given
+another class.) */
 static int is_stale(const Specialization *self, State *state, const Mutable *mutables, size_t n) {
-    if (mutables != NULL && n != self->n_witnesses) return 1;
-    for (size_t i = 0; i < self->n_witnesses; i++) {
-        const Mutable *then = &self->witnesses[i];
-        if (mutables != NULL && mutables[i].object == then->object) continue;
-        Walk *now = walk_take(state);
-        if (now == NULL) return -1;
-        int same = -1;
-        if (read_value(now, then->object, 1) == 0)
-            same = trail_same(now->trail, now->n_trail, self->trail + then->start,
-                              then->stop - then->start);
-        walk_give_back(now);
-        if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
-        PyErr_Clear(); /* one that cannot be read any more has changed, too */
-        if (same != 1) return 1;
-    }
-    return 0;
+    if (n != self->n_witnesses) return 1;
+    int stale = 0;
+    for (size_t i = 0; i < n && !stale; i++)
+        if (mutables[i].object != self->witnesses[i].object)
+            stale = has_changed(self, state, &self->witnesses[i]);
+    return stale;
 }
 
 static PyObject *specialization_is_stale(Specialization *self, PyObject *unused) {
     (void)unused;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    int stale = module == NULL ? -1 : is_stale(self, PyModule_GetState(module), NULL, 0);
+    int stale = module == NULL ? -1 : 0;
+    for (size_t i = 0; i < self->n_witnesses && !stale; i++)
+        stale = has_changed(self, PyModule_GetState(module), &self->witnesses[i]);
     return stale < 0 ? NULL : PyBool_FromLong(stale);
 }
 
