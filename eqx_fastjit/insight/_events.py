@@ -1,4 +1,4 @@
-"""Events: the facts of the engine in words, with what each call was given, and why.
+"""Events: the facts of the engine in words, with what each call was given.
 
 A tool calls `history()` for all that has happened, or adds a function with `watch`
 for what will. Without tools the engine keeps facts, and nothing is described. A fact
@@ -17,8 +17,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import field
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,29 +28,21 @@ from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
-from ._compare import Cause, compare, Reason
 from ._describe import describe, Leaf, number_of
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
 from ._programs import Program, program_of
+from ._words import listed
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Event(Fact):
     """A fact in words. The numbers of facts are those of their events."""
 
-    # The leaves, nodes and statics of the call, in order, and JAX's settings.
+    # The leaves, nodes and statics of the call, in order, and JAX's settings. Empty if
+    # they are gone, which they never are of an event that was watched.
     signature: tuple[Leaf, ...] = ()
-    reason: Reason = field(default_factory=Reason)
     # What was traced, if it is known.
     program: Program | None = None
-    # Whether its reason is not known: the arguments of this call, or of all earlier
-    # calls, are gone. Never of an event that was watched from the beginning.
-    gone: bool = False
-
-    @property
-    def cause(self) -> Cause:
-        """Why it happened, in a word or two."""
-        return self.reason.cause
 
     @property
     def seconds(self) -> float:
@@ -75,16 +66,11 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
     facts = tuple(_facts.history)
     if function is not None:
         facts = tuple(x for x in facts if x.function.key() == function.key())
-    before: dict[Any, list[Fact]] = collections.defaultdict(list)
-    out: list[Event] = []
     for fact in facts:
-        earlier = before[fact.function.key()]
         if fact not in _described:
-            event = _described[fact] = _event_of(fact, earlier)
+            event = _described[fact] = _event_of(fact)
             event.program = program_of(_kept_jaxpr(event))
-        out.append(_described[fact])
-        earlier.append(fact)
-    return out
+    return [_described[fact] for fact in facts]
 
 
 def watch(
@@ -99,8 +85,8 @@ def watch(
 
     - `observer`: called with each event when it is complete. If it raises an exception,
         that is printed, and it is not called again.
-    - `starting`: called with an event whose Python function is about to be run; its
-        reason is known, its seconds are not. An exception ends the call.
+    - `starting`: called with an event whose Python function is about to be run. An
+        exception ends the call.
     - `compiling`: called with an event whose program is about to be compiled, and is
         known. An exception ends the call.
     """
@@ -150,18 +136,9 @@ _signatures: weakref.WeakKeyDictionary[Fact, tuple[Leaf, ...]] = (
 _FIELDS = [x.name for x in dataclasses.fields(Fact)]
 
 
-def _event_of(fact: Fact, before: Sequence[Fact]) -> Event:
-    """The event of a fact, compared with those before it, of functions of its line."""
+def _event_of(fact: Fact) -> Event:
     fields = {name: getattr(fact, name) for name in _FIELDS}
-    event = Event(**fields, signature=_signature_of(fact))
-    if fact.first is not None:  # a later stage is there for the reason of the first one
-        if fact.first.traced:
-            first = _described.get(fact.first) or _event_of(fact.first, before)
-            event.reason, event.gone = first.reason, first.gone
-        return event
-    reason = compare(event, before, _signature_of)
-    event.reason, event.gone = reason or Reason(), reason is None
-    return event
+    return Event(**fields, signature=_signature_of(fact))
 
 
 def _signature_of(fact: Fact) -> tuple[Leaf, ...]:
@@ -227,9 +204,15 @@ class _Tools:
     ) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
         if _starting or _compiling or is_profiling():
+            last = _last_signature(fact)
             event = self._describe(fact, arguments)
             # So that XProf shows why.
-            name = f"compile {fact.function.name}: {event.cause.value}"
+            # But for placements: a tracer has none.
+            known = {x._replace(sharding=None) for x in last}
+            new = (x._replace(sharding=None) for x in event.signature)
+            why = listed((x.path for x in new if x not in known), 3) or "again"
+            why = why if last else "first call"
+            name = f"compile {fact.function.name}: {why}"
             until.enter_context(jax.profiler.TraceAnnotation(name))
             for observer in tuple(_starting):
                 observer(event)
@@ -287,36 +270,36 @@ class _Tools:
         if function.number:
             with contextlib.suppress(Exception):  # of a user's class, say
                 event.signature = _signature_in_jit(name, fun)
-            reason = compare(event, tuple(_of_jit))
-            event.reason, event.gone = reason or Reason(), reason is None
-            _of_jit.append(event)
         if (around := _facts.tracing_now()) is not None:
             event.inside = around.number
             around.nested += _spent(event)
         _tell(event)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
-        before = self._read(fact, arguments)
-        event = _described[fact] = _event_of(fact, before)
+        self._read(fact, arguments)
+        event = _described[fact] = _event_of(fact)
         event.program = program_of(_here.jaxprs.get(fact.number))
         return event
 
-    def _read(self, fact: Fact, arguments: Callable[[], Any] | None) -> list[Fact]:
-        """Keep what a call was given. Returns the facts before it."""
-        key = fact.function.key()
-        before = [x for x in tuple(_facts.history) if x.function.key() == key]
-        with contextlib.suppress(ValueError):
-            before.remove(fact)
+    def _read(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
+        """Keep what a call was given."""
         # The tracers of a stage ahead of time say less than what it was given.
         if arguments is not None and not (fact.ahead and _signature_of(fact)):
             with contextlib.suppress(Exception):
                 function = _function_of(fact)
                 leaves = describe(arguments(), None, fact.settings, function)
                 # Most are those of the last call, and a model has thousands.
-                last = _signatures.get(before[-1], ()) if before else ()
+                last = _last_signature(fact)
                 known = dict(zip(last, last, strict=True))
                 _signatures[fact] = tuple([known.get(x, x) for x in leaves])
-        return before
+
+
+def _last_signature(fact: Fact) -> tuple[Leaf, ...]:
+    """What the last function of its line was given, if that is known."""
+    key = fact.function.key()
+    facts = reversed(tuple(_facts.history))
+    before = (x for x in facts if x is not fact and x.function.key() == key)
+    return next((_signatures.get(x, ()) for x in before), ())
 
 
 def _is_of(earlier: Fact, fact: Fact) -> bool:
@@ -353,10 +336,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-
-
-# Those of the user's functions under plain `jax.jit`, the newest last.
-_of_jit: collections.deque[Event] = collections.deque(maxlen=_facts.history.maxlen)
 
 
 def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:

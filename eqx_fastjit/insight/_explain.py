@@ -1,17 +1,19 @@
 """`explain`: why a function was traced or compiled again."""
 
+import collections
 import dataclasses
 from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
+from ._compare import reasons_of
 from ._events import Event, history, is_watched, watch
 from ._functions import row_of
 from ._lines import row_lines
 from ._rules import Row
 from ._shown import Shown
-from ._table import tables_of
-from ._why import line_of, show_difference, title_of, why
+from ._table import shared, tables_of
+from ._why import line_of, title_of
 from ._words import plural, show_place, show_seconds, wrapped
 
 
@@ -59,12 +61,9 @@ class Explanation(Shown):
             lines += row_lines(row, _COLUMNS, self.verbose)
         if not self.verbose and (more := len(self.rows[_ROWS:])):
             lines.append(f"{plural(more, 'more row')}: explain(..., verbose=True)")
-        for event in self.events * self.verbose:
-            lines.append(f"  {show_place(line_of(event))}: {why(event)}")
-            lines += (
-                f"    {show_difference(d).replace('`', '')}"
-                for d in event.reason.differences
-            )
+        for event, reason in reasons_of(self.events * self.verbose):
+            lines.append(f"  {show_place(line_of(event))}: {reason.cause}")
+            lines += (f"    {text}" for text in reason.texts)
         return "\n".join(lines)
 
 
@@ -103,7 +102,10 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
         if (found := row_of(table, line_of(table.rows[-1].event))) is not None:
             rows += [found[0]] if found[0].parts else []
             told.update(inside)
-    gone = sum(e.gone and e not in told for e in events)
+    # Of one that compiled once, there is nothing to explain.
+    counts = collections.Counter(shared(e) for e in events if e.compile)
+    unknown = (e for e in events if e.compile and not e.signature and e not in told)
+    gone = sum(counts[shared(e)] > 1 for e in unknown)
     if gone and not is_watched(describe_from_now_on):
         watch(describe_from_now_on)
     return Explanation(

@@ -149,7 +149,7 @@ class Writer:
 
 
 # Of an event, what refers to this process.
-_ONLY_HERE = ("specialization", "kinds", "which", "first", "settings", "gone")
+_ONLY_HERE = ("specialization", "kinds", "which", "first", "settings")
 
 
 def cache_directory() -> str | None:

@@ -1,18 +1,16 @@
 """The row of a function: what its compilations cost, and each edit in words."""
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from eqx_fastjit._facts import Place
 
-from ._compare import shared
 from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
-from ._table import compilation_of, Table
+from ._table import Table
 from ._why import name_of, show_placement
 from ._words import listed, shortened
 
@@ -51,28 +49,6 @@ def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
         programs=len({table.programs[i] for i in own}),
     )
     return row, [table.rows[i].event for i in total.rows]
-
-
-def same_program_again(event: Event, earlier: Iterable[Event]) -> list[Part] | None:
-    """What differs from the latest earlier event of the same program, with the edits.
-
-    `None` if there is none.
-    """
-    if event.program is None:
-        return None
-    key = shared(event)
-    for old in reversed([*earlier]):
-        if (
-            old is not event
-            and old.compile
-            and old.program is not None
-            and old.program.same == event.program.same
-            and shared(old) == key
-        ):
-            rows = [compilation_of(x, [x]) for x in (old, event)]
-            found = row_of(Table(event.function.name, rows), None)
-            return list(found[0].parts) if found else []
-    return None
 
 
 def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) -> Part:

@@ -10,10 +10,9 @@ from typing import Any
 from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
+from ._compare import AGAIN, reason_of
 from ._events import Event, history, unwatch, watch
-from ._functions import same_program_again
-from ._lines import part_text
-from ._why import cause_of, is_first, line_of, show_difference, title_of
+from ._why import line_of, title_of
 from ._words import plural, show_place
 
 
@@ -82,11 +81,11 @@ class guard(contextlib.ContextDecorator):
         """Compare a program that is about to be compiled with those before it."""
         if not self._is_mine(event):
             return
-        parts = same_program_again(event, history(event.function))
-        if parts is not None:
-            text = "".join(f"\n  {part_text(x)}" for x in parts)
+        reason = reason_of(event, history(event.function))
+        if reason.cause == AGAIN:
             title = title_of(event.function)
-            self._say(event, f"{title} is compiled for a program that it had:{text}")
+            text = f"{title} is compiled for a program that it had:{reason.edits}"
+            self._say(event, text)
 
     def _starting(self, event: Event) -> None:
         """Count a trace that is about to begin."""
@@ -95,16 +94,14 @@ class guard(contextlib.ContextDecorator):
             return
         self._counts[key] += 1
         if self._counts[key] > self._limit:
-            found = map(show_difference, event.reason.differences)
-            text = "".join(f"\n  {x.replace('`', '')}" for x in found)
+            reason = reason_of(event, history(event.function))
             limit = plural(self._limit, "time")
             title = title_of(event.function)
             where = show_place(line_of(event))
-            cause = "first call" if is_first(event) else cause_of(event)
             self._say(
                 event,
                 f"{title} may be traced at most {limit} here.\n"
-                f"  {cause}, at {where}{text}",
+                f"  {reason.cause}, at {where}{reason.edits}",
             )
 
     def _say(self, event: Event, message: str) -> None:

@@ -10,11 +10,11 @@ import logging
 import os
 from collections.abc import Iterable
 
+from ._compare import AGAIN, CELL, FIRST, OUTSIDE, reason_of
 from ._events import Event, watch
 from ._file import Writer
-from ._functions import same_program_again
 from ._late import SaysWhatIsLate
-from ._why import is_first, is_operation, show_difference, stages_of, title_of, why
+from ._why import stages_of, title_of
 from ._words import listed, show_chain, show_seconds
 
 
@@ -63,20 +63,18 @@ def _on_event(event: Event) -> None:
 def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
     """A compilation in a line."""
     name = title_of(event.function)
-    found = listed(map(show_difference, event.reason.differences), _SHOWN)
-    reason = f"{why(event)}" + (f": {found}" if found else "")
+    reason = reason_of(event, earlier)
     if event.failed:
         ended = "was interrupted" if event.interrupted else "failed"
         text = f"tracing {name} {ended} after {show_seconds(event.trace)}"
     else:
-        parts = None if is_operation(event) else same_program_again(event, earlier)
-        again = "" if is_first(event) or is_operation(event) else " again"
-        if parts is not None:
-            name, again = f"the same program of {name}", " again"
-            reason = listed((f"{x.what} [{x.rule}]" for x in parts), _SHOWN) or reason
+        if reason.cause == AGAIN:
+            name = f"the same program of {name}"
+        again = " again" * (reason.cause not in (FIRST, CELL, OUTSIDE))
         ahead = " ahead of time" if event.ahead else ""
         stages = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
         stages += ["read from the persistent cache"] * event.cached
         cost = f"{show_seconds(event.seconds)} ({', '.join(stages)})"
         text = f"compiled {name}{again}{ahead} in {cost}"
-    return f"{text}, called at {show_chain(event.frames)}: {reason}"
+    why = listed(reason.texts, _SHOWN) or reason.cause
+    return f"{text}, called at {show_chain(event.frames)}: {why}"

@@ -5,10 +5,11 @@ import functools
 import jinja2
 from markupsafe import escape
 
+from ._compare import reasons_of
 from ._lines import part_text
 from ._report import headline, Report
 from ._sections import section_of
-from ._why import name_of, show_difference, why
+from ._why import name_of
 from ._words import show_chain, show_place, show_seconds, source_line
 
 
@@ -25,9 +26,7 @@ def _environment() -> jinja2.Environment:
         seconds=show_seconds,
         place=show_place,
         chain=show_chain,
-        difference=show_difference,
         name=name_of,
-        why=why,
         source=source_line,
         section=section_of,
         part=part_text,
@@ -43,6 +42,7 @@ def page(report: Report) -> str:
         report=report,
         headline=headline(report),
         rules=list(rules),
+        reasons=reasons_of(report.run.events, report.run.before),
         share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
 

@@ -90,4 +90,4 @@ def part_of(rule: str, facts: dict[str, Any], **fields: Any) -> Part:
     """An instance of a rule, in its words."""
     text = rules()[rule]
     what, edit = text["what"].format_map(facts), text["edit"].format_map(facts)
-    return Part(rule, what, edit, **fields)
+    return Part(rule, what.rstrip(), edit, **fields)

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._compare import shared
 from ._describe import is_below, is_member, Leaf
 from ._events import Event
 from ._programs import Program
@@ -262,6 +261,14 @@ def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:
 
 
 # --- from events ----------------------------------------------------------------------
+
+
+def shared(event: Event) -> object:
+    """The same for events of which the first could have spared the others."""
+    # Two lines that jit a class, say, are two functions. JAX shares nothing that is
+    # compiled between stages and calls.
+    line = event.frames[:1] if event.function.place is None else ()
+    return event.function.key(), line, event.ahead
 
 
 def tables_of(

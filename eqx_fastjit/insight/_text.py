@@ -10,9 +10,10 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from ._compare import reasons_of
 from ._lines import row_lines
 from ._report import headline, Report
-from ._why import is_operation, show_difference, title_of
+from ._why import is_operation, title_of
 from ._words import plural, show_seconds, wrapped
 
 
@@ -83,8 +84,10 @@ def _legend(report: Report) -> str:
     return text
 
 
-def _wrapped(text: str, columns: int, style: str = "") -> Iterator[Text]:
-    yield from (Text(x, style) for x in wrapped(text, columns=columns))
+def _wrapped(
+    text: str, columns: int, style: str = "", indent: str = ""
+) -> Iterator[Text]:
+    yield from (Text(x, style) for x in wrapped(text, indent, columns))
 
 
 # --- the rest -------------------------------------------------------------------------
@@ -109,11 +112,9 @@ def _compilations(report: Report, columns: int) -> Iterator[Text]:
     """Each compilation with the leaves that differ."""
     yield Text()
     yield Text("Compilations", "bold")
-    for event in report.run.events:
+    for event, reason in reasons_of(report.run.events, report.run.before):
         if is_operation(event) or not event.compile:
             continue
         yield Text(f"{show_seconds(event.seconds):>9} {title_of(event.function)}")
-        for d in event.reason.differences:
-            text = show_difference(d).replace("`", "")
-            lines = wrapped(text, " " * 10, columns)
-            yield from (Text(line, "dim") for line in lines)
+        for text in reason.texts:
+            yield from _wrapped(text, columns, "dim", " " * 10)

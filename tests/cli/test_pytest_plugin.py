@@ -60,7 +60,7 @@ def outcomes(folder, tests, *options, code=1):
 def test_marker_and_fixture(tmp_path):
     text = outcomes(tmp_path, TESTS)
     assert "2 passed" in text and "3 failed" in text
-    assert "x: float32[2] -> float32[3]" in text
+    assert "x float32[2], float32[3]" in text
     assert "n 1, 2 [number]: jnp.asarray(n)" in text
     assert "test_bad_limit - ValueError: guard(max_traces='a')" in text
 

@@ -116,7 +116,7 @@ def test_what_is_verbose():
     assert len(short.splitlines()) <= 16 < len(long.splitlines())
     assert "3 compilations of 1 program" in short and "2 more edits" in short
     assert "l 'l0', 'l1', 'l2' [label]" in long and "more edit" not in long
-    assert "l: 'l1' -> 'l2'" in long
+    assert "l 'l1', 'l2' [label]" in long
     assert max(map(len, short.splitlines())) <= 88
 
 

@@ -14,9 +14,9 @@ import time
 import pytest
 
 from eqx_fastjit import cli
+from eqx_fastjit.insight._compare import reason_of, reasons_of
 from eqx_fastjit.insight._file import FileError, read, VERSION
 from eqx_fastjit.insight._report import make_report
-from eqx_fastjit.insight._why import arguments_of
 from tests.support.commands import command, ROOT
 from tests.support.programs import PROGRAMS
 
@@ -77,7 +77,10 @@ def ours(run):
 def test_it_survives_a_kill(files):
     run = read(str(files[0]))
     assert run.exit_code is None
-    assert [r.cause.value for r in ours(run)] == ["new function", "static"]
+    assert [x.cause for _, x in reasons_of(ours(run))] == [
+        "first call",
+        "the same program again",
+    ]
 
 
 def test_what_is_read_is_what_was_written(files):
@@ -87,15 +90,13 @@ def test_what_is_read_is_what_was_written(files):
     assert abs(run.started + run.seconds - time.time()) < 300
     last = ours(run)[-1]
     assert last.function.name == "step" and last.function.place.line == 5
-    assert (last.frames[0].line, last.reason.earlier[0].line) == (10, 10)
+    assert last.frames[0].line == 10
     assert last.program.same == ours(run)[-2].program.same
     assert last.program.literals == ("3",)
-    (d,) = last.reason.differences
-    assert (d.path, d.cause, d.old.text, d.new.text) == ("n", "static", "2", "3")
-    assert [(x.path, str(x)) for x in arguments_of(last)] == [
-        ("x", "float32[4]"),
-        ("n", "3"),
-    ]
+    (part,) = reason_of(last, ours(run)).parts
+    assert (part.path, part.values) == ("n", ("2", "3"))
+    arguments = [x for x in last.signature if x.kind in ("array", "static")]
+    assert list(map(str, arguments)) == ["float32[4]", "3"]
 
 
 def test_lines_are_documented_json(files):

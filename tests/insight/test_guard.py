@@ -107,7 +107,7 @@ def test_a_trace_over_the_limit_raises_before_it():
         f(X[:1])
     text = str(raised.value)
     assert "may be traced at most 1 time here" in text
-    assert "x: float32[2] -> float32[1]" in text
+    assert "x float32[2], float32[1]" in text
     assert re.search(r", at .*test_guard.py:\d+", text)
     f(X[:1])  # afterwards it can be called
 
@@ -117,11 +117,11 @@ def test_a_call_that_was_refused_is_refused_again_for_the_same_reason():
     f(X)
     with guard(f, max_traces=0):
         for _ in range(2):
-            with pytest.raises(RetraceError, match=r"x: float32\[2\] -> float32\[1\]"):
+            with pytest.raises(RetraceError, match=r"x float32\[2\], float32\[1\]"):
                 f(X[:1])
 
 
-@pytest.mark.parametrize(("limit", "why"), [(0, "first call"), (1, "shape")])
+@pytest.mark.parametrize(("limit", "why"), [(0, "first call"), (1, "traced again")])
 def test_why_a_trace_is_one_too_many(limit, why):
     f = make()
     with guard(max_traces=limit), pytest.raises(RetraceError, match=rf"\n  {why}, at "):
@@ -130,7 +130,7 @@ def test_why_a_trace_is_one_too_many(limit, why):
 
 
 def test_functions_of_one_line_count_as_one():
-    with guard(max_traces=1), pytest.raises(RetraceError, match="created again"):
+    with guard(max_traces=1), pytest.raises(RetraceError, match="made again"):
         for _ in range(2):
             eqx_fastjit.filter_jit(lambda x: x + 1)(X)
 

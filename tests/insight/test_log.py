@@ -38,7 +38,7 @@ def test_a_line_for_each_compilation():
     assert "compiled the same program of step (<string>:9) again in " in found[1]
     assert found[1].endswith("<string>:14: n 1, 2 [number]")
     assert "compiled step (<string>:9) again in " in found[2]
-    assert found[2].endswith("<string>:15: shape: `x`: float32[4] -> float32[3]")
+    assert found[2].endswith("<string>:15: x float32[4], float32[3]")
     assert "float32[2]" in found[3]
     for line in found[4:]:  # operations, however short they are
         assert line.endswith("called at <string>:17: outside of filter_jit")

@@ -32,5 +32,5 @@ def test_compilations_are_named_by_function_and_cause(tmp_path, is_watched):
     (path,) = tmp_path.rglob("*.trace.json.gz")
     trace = json.loads(gzip.decompress(path.read_bytes()))
     names = {event.get("name") for event in trace["traceEvents"]}
-    causes = {"compile scale: new function", "compile scale: static"}
+    causes = {"compile scale: first call", "compile scale: n"}
     assert causes & names == (causes if is_watched else set())
