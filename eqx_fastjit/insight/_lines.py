@@ -1,6 +1,5 @@
 """Rows as lines of text, the same in the report, in `explain` and in a notebook."""
 
-import os
 from collections.abc import Iterator
 
 from ._rules import Part, Row
@@ -16,23 +15,24 @@ def row_lines(
     row: Row, columns: int, verbose: bool = False, number: int | None = None
 ) -> Iterator[str]:
     """A row: first what it saves and where, then each edit."""
-    place = show_place(row.line) if row.line else ""
     saves = f"{'~' * row.about}{show_seconds(row.saves)}" if row.saves else ""
-    saves = "wrong" if row.is_wrong else saves
+    begin = f"{number or '':<2} {'wrong' if row.is_wrong else saves:>9} "
+    if row.later:  # of no line, and of no function
+        first, *rest = wrapped(part_text(row.parts[0]), columns=columns - len(begin))
+        yield begin + first
+        yield from (f"{'':{_INDENT}}{line}" for line in rest)
+        return
     count = ""
     if row.compilations > 1:
         count = f": {plural(row.compilations, 'compilation')}"
         count += f" of {plural(row.programs, 'program')}" if row.programs else ""
-    title = f"{'' if number is None else number!s:<2} {saves:>9} {row.function}{count}"
-    if row.is_wrong:
-        title = title.removesuffix(count)
-    if len(title) + len(place) + 2 > columns:
-        place = os.path.basename(place)
-    if place and len(title) + len(place) + 2 <= columns:
-        title, place = f"{title}{place:>{columns - len(title)}}", ""
-    yield title
-    if place:
-        yield f"{place:>{columns}}"
+    title = f"{begin}{row.function}{count}"
+    place = f"  {show_place(row.line)}" if row.line else ""
+    if len(title) + len(place) > columns:
+        yield title
+        yield place.rjust(columns)
+    else:
+        yield title + place.rjust(columns - len(title)) if place else title
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
     shown = row.parts if verbose else row.parts[:_PARTS]
     for part in shown:
@@ -48,7 +48,7 @@ def _part_lines(part: Part, row: Row, columns: int, is_single: bool) -> Iterator
         cell = f"({show_seconds(row.wanted)})"
     elif not is_single:
         cell = "and" if part.gain is None else show_seconds(part.gain)
-    text = part_text(part) + " (later runs)" * bool(row.later)
+    text = part_text(part)
     if part.line is not None and part.line != row.line:
         text += f" ({show_place(part.line)})"
     lines = wrapped(text, columns=columns - _INDENT)

@@ -5,44 +5,33 @@
 import collections
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from ._events import Event
 from ._file import Run
 from ._functions import row_of
 from ._outside import operation_rows, program_key
 from ._rules import Row
 from ._table import Table, tables_of
 from ._waits import row_of_waits
-from ._why import is_operation, line_of, name_of, stages_of
+from ._why import is_operation, line_of, stages_of
 from ._within import cache_rows, constant_rows, look_at, loop_rows
-from ._words import plural, show_place, show_seconds
+from ._words import plural, show_seconds
 
 
 # Seconds, and the share of a run, below which nothing has a row.
 _LEAST_SECONDS, _LEAST_SHARE = 0.1, 0.01
-# Lines that are named for a part of the run.
-_LINES = 3
 # Programs that run at the same time, for each core, and the share of its time that a
 # program had the CPU, from which and up to which this is said.
 _BUSY, _SLOWED = 1.5, 0.8
 
 
-@dataclasses.dataclass(frozen=True)
-class Time:
+class Time(NamedTuple):
     """A part of the run's time."""
 
     name: str
     label: str
     seconds: float
-    # Where most of it went, in words, with the seconds.
-    lines: tuple[tuple[str, float], ...] = ()
-
-    def scaled(self, by: float) -> "Time":
-        """All seconds times this."""
-        lines = tuple((text, seconds * by) for text, seconds in self.lines)
-        return Time(self.name, self.label, self.seconds * by, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,31 +149,14 @@ def _time(run: Run) -> Iterator[Time]:
     # Other threads compile at the same time as the main one does something else.
     main = [e for e in run.events if e.thread == "MainThread"]
     parts = [
-        Time(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
+        Time(name, label, sum(stages_of(e)[name] for e in main))
         for name, label in STAGES.items()
     ]
-    by_package: collections.Counter[str] = collections.Counter()
-    for found in run.imports:
-        by_package[found.name.partition(".")[0]] += found.seconds
-    importing = tuple(by_package.most_common(_LINES))
-    parts.append(Time("import", "importing", by_package.total(), importing))
-    waits = [w for w in run.waits if w.seconds]
-    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
+    parts.append(Time("import", "importing", sum(x.seconds for x in run.imports)))
     waiting = sum(w.seconds for w in run.waits)
-    parts.append(Time("wait", "waiting for the device", waiting, waited[:_LINES]))
+    parts.append(Time("wait", "waiting for the device", waiting))
     known = sum(part.seconds for part in parts)
     if known > run.seconds > 0:  # waits of several threads, say
-        scale = run.seconds / known
-        parts = [part.scaled(scale) for part in parts]
-    yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
-    yield Time(
-        "rest", "the rest: see `eqx-fastjit profile`", max(0.0, run.seconds - known)
-    )
-
-
-def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
-    lines: collections.Counter[str] = collections.Counter()
-    for e in events:
-        line = f"{show_place(line_of(e))} {name_of(e.function)}"
-        lines[line] += stages_of(e)[stage]  # pyright: ignore
-    return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
+        parts = [x._replace(seconds=x.seconds * run.seconds / known) for x in parts]
+    yield from sorted((x for x in parts if x.seconds > 0), key=lambda x: -x.seconds)
+    yield Time("rest", "the rest", max(0.0, run.seconds - known))

@@ -1,6 +1,7 @@
 """The report as text, by rich: in colour on a terminal, plain elsewhere.
 
-A row has a line with what it saves, and a line for each edit. Most fit a screen.
+A row has a line with what it saves, and a line for each edit. Most fit a screen. What
+costs less than `report.limit` has none.
 """
 
 import io
@@ -39,8 +40,8 @@ def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
 def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
     style = "bold" if report.findings else "bold green"
     yield Text()
-    yield from _wrapped(f"eqx-fastjit doctor: {report.run.program}", columns, style)
-    yield from _wrapped(headline(report), columns, style)
+    title = f"eqx-fastjit doctor: {report.run.program} {headline(report)}"
+    yield from _wrapped(title, columns, style)
     shown = (
         report.rows
         if verbose
@@ -54,7 +55,7 @@ def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
         saved = show_seconds(sum(x.saves for x in rest))
         yield Text(f"{plural(len(rest), 'more row')} ({saved}): --verbose", "dim")
     yield Text()
-    yield from _time(report, verbose, columns)
+    yield from _wrapped(_time(report), columns)
     if report.run.device is not None:
         yield from _wrapped(str(report.run.device), columns)
     prices = [x for x in report.rows if not x.saves and not x.is_wrong]
@@ -71,10 +72,11 @@ def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
 
 
 def _legend(report: Report) -> str:
-    parts = [p for row in report.rows for p in row.parts]
-    text = f"Nothing below {show_seconds(report.limit)} has a row."
+    """What stands in rows, in words."""
+    parts = [p for row in report.findings for p in row.parts]
+    text = ""
     if parts:
-        text += " In brackets is a rule: `eqx-fastjit rule NAME` explains it."
+        text += f"`eqx-fastjit rule {parts[0].rule}` explains that rule."
     if any(p.gain is None for p in parts):
         text += ' "and": only with the edit above it.'
     if any(p.other_data for p in parts):
@@ -93,19 +95,15 @@ def _wrapped(
 # --- the rest -------------------------------------------------------------------------
 
 
-def _time(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
-    for part in report.time:
-        if not verbose and part.seconds < _LEAST_SHARE * report.run.seconds:
-            continue
-        share = part.seconds / report.run.seconds if report.run.seconds else 0.0
-        begin = f"{show_seconds(part.seconds):>9} {share:>4.0%} {part.label}"
-        lines = [f"{text} {show_seconds(x)}" for text, x in part.lines]
-        if verbose:
-            yield Text(begin)
-            yield from (Text(f"{'':15}{line}", "dim") for line in lines)
-            continue
-        line = next((x for x in lines if len(begin) + len(x) + 2 <= columns), "")
-        yield Text.assemble(begin, (f"  {line}" if line else "", "dim"))
+def _time(report: Report) -> str:
+    """Where the time went, but for what is not worth a word."""
+    parts = [
+        f"{x.label} {show_seconds(x.seconds)} ({x.seconds / report.run.seconds:.0%})"
+        for x in report.time
+        if x.seconds > _LEAST_SHARE * report.run.seconds
+    ]
+    rest = ": see `eqx-fastjit profile`" if report.time[-1].seconds else ""
+    return f"{', '.join(parts)}{rest}." if parts else ""
 
 
 def _compilations(report: Report, columns: int) -> Iterator[Text]:

@@ -172,14 +172,8 @@ def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         saved = max(0.0, seconds - _READING * len(events))
         names = collections.Counter(name_of(e.function) for e in events)
         is_more = whole > 1.2 * saved
-        more = f" ({show_seconds(whole)} as the program is)" if is_more else ""
+        more = f" ({show_seconds(whole)} as it is)" if is_more else ""
         facts = {"function": listed(names, 3), "more": more}
         part = part_of(rule, facts, saves=saved, gain=saved)
-        yield Row(
-            "the program" if rule == "run-cache" else facts["function"],
-            (part,),
-            seconds=seconds,
-            saves=saved,
-            later=saved,
-            compilations=len(events),
-        )
+        name = "the program" if rule == "run-cache" else facts["function"]
+        yield Row(name, (part,), seconds=seconds, saves=saved, later=saved)

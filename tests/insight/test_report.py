@@ -205,7 +205,7 @@ def test_the_parts_of_the_time_add_up():
     assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
     assert sum(parts.values()) == pytest.approx(30)
     assert parts["rest"] == pytest.approx(15)
-    assert "a.py:12 float(x) 2 s" in text_of(found)
+    assert "waiting for the device 2 s (7%)" in " ".join(text_of(found).split())
     waits = [Wait(LINE, "float(x)", 3, 200.0)]  # of several threads
     found = report_of(event(1, seconds=10.0), waits=waits, seconds=30.0)
     assert sum(part.seconds for part in found.time) == pytest.approx(30)
@@ -270,8 +270,8 @@ def test_what_a_row_says():
     assert "18 s tag a, b, c [label]: keep it out of the call" in text
     assert "8 s a batch of 4 after 8: x [batch]: leave it out, or pad and" in text
     assert "weight it (other data)" in text
-    assert "[run-cache]: eqx-fastjit run --cache (later runs)" in text
-    assert "In brackets is a rule: `eqx-fastjit rule NAME` explains it." in text
+    assert "in later runs [run-cache]: eqx-fastjit run --cache" in text
+    assert "`eqx-fastjit rule label` explains that rule." in text
 
 
 def as_text(page):
