@@ -270,7 +270,7 @@ def test_what_a_row_says():
     assert "18 s tag a, b, c [label]: keep it out of the call" in text
     assert "8 s a batch of 4 after 8: x [batch]: leave it out, or pad and" in text
     assert "weight it (other data)" in text
-    assert "in later runs [run-cache]: eqx-fastjit run --cache" in text
+    assert "[run-cache]: eqx-fastjit run --cache" in text
     assert "`eqx-fastjit rule label` explains that rule." in text
 
 
