@@ -68,7 +68,7 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
         facts = tuple(x for x in facts if x.function.key() == function.key())
     for fact in facts:
         if fact not in _described:
-            event = _described[fact] = _event_of(fact)
+            event = _event_of(fact)
             event.program = program_of(_kept_jaxpr(event))
     return [_described[fact] for fact in facts]
 
@@ -90,34 +90,28 @@ def watch(
     - `compiling`: called with an event whose program is about to be compiled, and is
         known. An exception ends the call.
     """
-    if observer is not None:
-        _observers.append(observer)
-    if starting is not None:
-        _starting.append(starting)
-    if compiling is not None:
-        _compiling.append(compiling)
+    for told, of in zip(_observers, (observer, starting, compiling), strict=True):
+        told.extend([] if of is None else [of])
     if _tools not in _facts.watchers:
         _facts.watchers.append(_tools)
 
 
 def unwatch(observer: Callable[[Event], None]) -> None:
     """Tell an observer of nothing any more, whatever it was told of."""
-    for told in (_observers, _starting, _compiling):
-        with contextlib.suppress(ValueError):
-            told.remove(observer)
-    if not (_observers or _starting or _compiling):
-        with contextlib.suppress(ValueError):
-            _facts.watchers.remove(_tools)
+    for told in _observers:
+        told[:] = [x for x in told if x != observer]
+    if not any(_observers) and _tools in _facts.watchers:
+        _facts.watchers.remove(_tools)
 
 
 def is_watched(observer: Callable[[Event], None]) -> bool:
     """Whether an observer is told of events."""
-    return observer in (*_observers, *_starting, *_compiling)
+    return any(observer in told for told in _observers)
 
 
-_observers: list[Callable[[Event], None]] = []
-_starting: list[Callable[[Event], None]] = []
-_compiling: list[Callable[[Event], None]] = []
+# Of events that are complete, that start, and whose program is about to be compiled.
+_observers: tuple[list[Callable[[Event], None]], ...] = ([], [], [])
+_complete, _starting, _compiling = _observers
 
 
 def jaxpr_of(event: Event) -> Any:
@@ -129,27 +123,27 @@ def jaxpr_of(event: Event) -> Any:
 
 # As long as the fact is kept.
 _described: weakref.WeakKeyDictionary[Fact, Event] = weakref.WeakKeyDictionary()
-_signatures: weakref.WeakKeyDictionary[Fact, tuple[Leaf, ...]] = (
-    weakref.WeakKeyDictionary()
-)
 
 _FIELDS = [x.name for x in dataclasses.fields(Fact)]
 
 
-def _event_of(fact: Fact) -> Event:
+def _event_of(fact: Fact, leaves: tuple[Leaf, ...] = ()) -> Event:
+    """All that is known of a fact by now: of its arguments, by these leaves."""
     fields = {name: getattr(fact, name) for name in _FIELDS}
-    return Event(**fields, signature=_signature_of(fact))
+    event = Event(**fields, signature=leaves or _signature_of(fact))
+    _described[fact] = event
+    return event
 
 
 def _signature_of(fact: Fact) -> tuple[Leaf, ...]:
     """What a call was given. Empty if that is gone."""
-    fact = fact.first or fact
-    if fact not in _signatures:
-        try:
-            _signatures[fact] = _from_specialization(fact)
-        except Exception:  # of the unflatten function of a user's class, say
-            _signatures[fact] = ()
-    return _signatures[fact]
+    for x in (fact, fact.first or fact):
+        if x in _described and (leaves := _described[x].signature):
+            return leaves
+    try:
+        return _from_specialization(fact.first or fact)
+    except Exception:  # of the unflatten function of a user's class, say
+        return ()
 
 
 def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
@@ -206,18 +200,16 @@ class _Tools:
         if _starting or _compiling or is_profiling():
             last = _last_signature(fact)
             event = self._describe(fact, arguments)
-            # So that XProf shows why.
-            # But for placements: a tracer has none.
+            # So that XProf shows why; but for placements, which a tracer has not.
             known = {x._replace(sharding=None) for x in last}
             new = (x._replace(sharding=None) for x in event.signature)
             why = listed((x.path for x in new if x not in known), 3) or "again"
-            why = why if last else "first call"
-            name = f"compile {fact.function.name}: {why}"
+            name = f"compile {fact.function.name}: {why if last else 'first call'}"
             until.enter_context(jax.profiler.TraceAnnotation(name))
             for observer in tuple(_starting):
                 observer(event)
         elif _facts.pending.get(threading.get_ident()) is not fact:
-            self._read(fact, arguments)  # a part of another one ends without arguments
+            self._describe(fact, arguments)  # as a part, it ends without arguments
 
     def compiling(self, fact: Fact) -> None:
         """Keep its jaxpr, which may be one that JAX had, until it is complete."""
@@ -225,11 +217,12 @@ class _Tools:
             return
         _here.jaxprs[fact.number] = jaxpr_in_jit()
         if _compiling:
+            leaves: tuple[Leaf, ...] = ()
             if not fact.traced:  # JAX had the trace, of a call that was refused, say
                 same = (x for x in reversed(_facts.history) if _is_of(x, fact))
-                if (before := next(same, None)) is not None:
-                    _signatures[fact] = _signature_of(before)
-            event = self._describe(fact, None)
+                leaves = next(map(_signature_of, same), ())
+            event = _event_of(fact, leaves)
+            event.program = program_of(_here.jaxprs[fact.number])
             for observer in tuple(_compiling):
                 observer(event)
 
@@ -276,13 +269,7 @@ class _Tools:
         _tell(event)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
-        self._read(fact, arguments)
-        event = _described[fact] = _event_of(fact)
-        event.program = program_of(_here.jaxprs.get(fact.number))
-        return event
-
-    def _read(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
-        """Keep what a call was given."""
+        leaves: tuple[Leaf, ...] = ()
         # The tracers of a stage ahead of time say less than what it was given.
         if arguments is not None and not (fact.ahead and _signature_of(fact)):
             with contextlib.suppress(Exception):
@@ -291,7 +278,10 @@ class _Tools:
                 # Most are those of the last call, and a model has thousands.
                 last = _last_signature(fact)
                 known = dict(zip(last, last, strict=True))
-                _signatures[fact] = tuple([known.get(x, x) for x in leaves])
+                leaves = tuple([known.get(x, x) for x in leaves])
+        event = _event_of(fact, leaves)
+        event.program = program_of(_here.jaxprs.get(fact.number))
+        return event
 
 
 def _last_signature(fact: Fact) -> tuple[Leaf, ...]:
@@ -299,7 +289,7 @@ def _last_signature(fact: Fact) -> tuple[Leaf, ...]:
     key = fact.function.key()
     facts = reversed(tuple(_facts.history))
     before = (x for x in facts if x is not fact and x.function.key() == key)
-    return next((_signatures.get(x, ()) for x in before), ())
+    return next((_described[x].signature for x in before if x in _described), ())
 
 
 def _is_of(earlier: Fact, fact: Fact) -> bool:
@@ -312,7 +302,7 @@ _tools = _Tools()
 
 
 def _tell(event: Event) -> None:
-    for observer in tuple(_observers):
+    for observer in tuple(_complete):
         try:
             observer(event)
         except Exception as e:  # it must not end a call of the user's
