@@ -13,11 +13,10 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import parser_of, prefer_installed_package
+from benchmarks import parser_of
 
 
 # What a results file says of a case.
@@ -55,26 +54,11 @@ def _use(device: str | None) -> None:
             raise Refused("--device gpu: JAX finds no GPU here") from None
 
 
-def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
-    """Add the times of a case to the results; yields after each round."""
-    from benchmarks.timing import measure
-
-    times: dict[str, dict[str, list[float]]] = {}
-    entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
-    for done in measure(case, options.rounds):
-        if not times:
-            results["cases"].append(entry)
-        for mode, by in done.items():
-            for name, value in by.items():
-                times.setdefault(mode, {}).setdefault(name, []).append(value)
-        yield 1
-
-
-def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) -> None:
+def _run(cases: list[Any], options: argparse.Namespace, results: Any) -> None:
     """Time all cases. `results` has what was measured, also after Ctrl-C."""
     import jax
 
-    task = bar.add_task("", total=len(cases) * options.rounds)
+    from benchmarks.timing import measure, Times
 
     def note(*_: Any) -> None:
         # Where the exception is raised within C++, JAX may go on, or raise another.
@@ -83,19 +67,20 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
 
     outer = signal.signal(signal.SIGINT, note)
     try:
-        for i, case in enumerate(cases):
+        for i, case in enumerate(cases, 1):
             if results["interrupted"]:
                 break
-            bar.update(task, completed=i * options.rounds, description=case.name)
-            if not bar.console.is_terminal:
-                bar.console.print(f"timing {case.name}", highlight=False)
+            print(f"timing {case.name} ({i} of {len(cases)})", file=sys.stderr)
+            times: Times = {}
+            entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
             try:
-                for n in _time(case, options, results):
-                    bar.advance(task, n)
+                measure(case, options.rounds, times=times)
             except Exception as e:
                 if not results["interrupted"]:
                     why = f"{case.name}: {type(e).__name__}: {str(e).strip()}"
                     results["problems"].append(why.partition("\n")[0])
+            finally:
+                results["cases"] += [entry] if times else []
             jax.clear_caches()  # of a thousand programs, for some cases
     except KeyboardInterrupt:
         pass  # which `results` says
@@ -111,8 +96,9 @@ def _count(options: argparse.Namespace) -> int:
 
     try:
         before = json.loads(options.against.read_text()) if options.against else None
-        names = choose(",".join(options.instructions) or instructions.CASES)
-        results, found = new_results("benchmarks"), instructions.count(names)
+        names = choose(",".join(options.instructions) or instructions.COUNTED)
+        results = new_results("benchmarks")
+        found = instructions.count("benchmarks.instructions", *names)
     except (UnknownCase, instructions.CannotCount, OSError) as e:
         raise Refused(str(e)) from None
     for name, counted in found.items():
@@ -138,7 +124,6 @@ def _main(options: argparse.Namespace) -> int:
         return _count(options)
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from benchmarks.cases import CASES, choose, UnknownCase
         from benchmarks.results_file import busy, describe, dumps, new_results
@@ -153,9 +138,7 @@ def _main(options: argparse.Namespace) -> int:
     results = new_results("benchmarks")
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(describe(results), highlight=False, markup=False)
-    columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        _run(cases, options, results, bar)
+    _run(cases, options, results)
     results["busy"] = results["busy"] or busy()
     print_results(console, results, options.dispatch)
     if options.json:
@@ -178,5 +161,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())

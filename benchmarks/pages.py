@@ -132,26 +132,6 @@ def loops(results: Results) -> str:
     return f"{table}\n\n{made_by(results)}"
 
 
-def loops_by_hand(results: Results, named: Results) -> str:
-    """The same, of the first file of a GPU: medians of an older commit.
-
-    `named` has the same loops, with their titles.
-    """
-    titles = {e["name"]: e["title"] for e in named["cases"]}
-    rows = [
-        [
-            Cell(titles[name].replace("; on a CPU 128, 4 of 64", "")),
-            Cell(number(row["us_per_iteration"]["eqx"])),
-            *(Cell(f"{row[f'ours/{rival}']:.2f}") for rival in _OVER),
-        ]
-        for name, row in results["rows"].items()
-    ]
-    columns = [*_LOOP_COLUMNS[:2], *(f"over {NAMES[rival]}" for rival in _OVER)]
-    title = f"{_LOOP_TITLE}; of the older commit {results['commit']}"
-    made = f"{results['device']}; {results['versions']}. {results['origin']}"
-    return f"{_markdown(Table(title, columns, rows))}\n\n{_plain(made)}"
-
-
 def first_calls(results: Results) -> str:
     """How much longer first calls take than Equinox's, in a sentence."""
     rows = rows_of(results, "total")

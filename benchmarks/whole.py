@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import parser_of, prefer_installed_package
+from benchmarks import parser_of
 
 
 _PAIRS = 12
@@ -99,5 +99,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())

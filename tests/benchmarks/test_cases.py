@@ -75,7 +75,7 @@ def test_contenders_that_differ_are_refused(other):
 
 
 def test_asv_skips_a_case_without_the_contender():
-    """docs.yml runs asv itself, and makes its website."""
+    """docs.yml runs asv itself."""
     with pytest.raises(NotImplementedError, match="error_if has not all of"):
         suite._case("error_if", "flat")
     assert suite._median(CASES["error_if"], "eqx", "blocked", 1) > 0
