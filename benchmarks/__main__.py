@@ -123,11 +123,9 @@ def _main(options: argparse.Namespace) -> int:
     if options.instructions is not None:
         return _count(options)
     try:
-        from rich.console import Console
-
         from benchmarks.cases import CASES, choose, UnknownCase
+        from benchmarks.pages import report
         from benchmarks.results_file import busy, describe, dumps, new_results
-        from benchmarks.table import print_results
     except ModuleNotFoundError as e:
         raise Refused(f'{e}: run pip install ".[bench]"') from None
     try:
@@ -136,15 +134,14 @@ def _main(options: argparse.Namespace) -> int:
         raise Refused(f"--cases: {e}") from None
     _use(options.device)
     results = new_results("benchmarks")
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(describe(results), highlight=False, markup=False)
+    print(describe(results), flush=True)
     _run(cases, options, results)
     results["busy"] = results["busy"] or busy()
-    print_results(console, results, options.dispatch)
+    print(f"\n{report(results, options.dispatch)}")
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
     if results["interrupted"]:
-        console.print("Interrupted: these are the results so far.")
+        print("Interrupted: these are the results so far.")
         return 130
     return 1 if results["problems"] else 0
 
