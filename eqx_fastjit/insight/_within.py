@@ -44,47 +44,32 @@ def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         for loop in look_at(run, event).loops:
             by_place.setdefault(loop.place, {})[event] = loop
     for place, loops in by_place.items():
-        saved = {
-            event: event.seconds * _share(run, event, loop) * _spared(loop)
-            for event, loop in loops.items()
+        shares = {
+            e: x.equations / max(1, look_at(run, e).equations) for e, x in loops.items()
         }
-        saved = {event: min(x, left[event]) for event, x in saved.items()}
-        for event, seconds in saved.items():
-            left[event] -= seconds
+        saved = 0.0
+        for event, loop in loops.items():
+            beyond = max(0.0, 1 - _SCANNED / loop.iterations)
+            spared = min(left[event], event.seconds * shares[event] * beyond)
+            left[event] -= spared
+            saved += spared
         longest = max(loops, key=lambda e: e.seconds)
-        loop = loops[longest]
+        name = name_of(longest.function)
         facts = {
-            "iterations": loop.iterations,
-            "share": f"{_share(run, longest, loop):.0%}",
-            "function": name_of(longest.function),
-            "scan": "map, or jax.vmap" if loop.independent else "scan",
+            "iterations": loops[longest].iterations,
+            "share": f"{shares[longest]:.0%}",
+            "function": name,
         }
-        total = sum(saved.values())
-        part = part_of(
-            "unrolled-loop",
-            facts,
-            count=len(loops),
-            saves=total,
-            gain=total,
-            line=place,
-        )
+        fields: Any = {"count": len(loops), "saves": saved, "gain": saved}
         yield Row(
-            name_of(longest.function),
-            (part,),
+            name,
+            (part_of("unrolled-loop", facts, line=place, **fields),),
             place,
             seconds=sum(e.seconds for e in loops),
-            saves=total,
+            saves=saved,
             about=True,
             compilations=len(loops),
         )
-
-
-def _share(run: Run, event: Event, loop: UnrolledLoop) -> float:
-    return loop.equations / max(1, look_at(run, event).equations)
-
-
-def _spared(loop: UnrolledLoop) -> float:
-    return max(0.0, 1 - (2 if loop.independent else _SCANNED) / loop.iterations)
 
 
 # --- captured constants ---------------------------------------------------------------
