@@ -8,7 +8,7 @@ import statistics
 
 from .case import FUNCTION
 from .cases import CASES
-from .timing import measure
+from .timing import measure, ratios
 
 
 _CALLS = [x.name for x in CASES.values() if x.modes == ("dispatch", "blocked")]
@@ -27,8 +27,8 @@ def _case(name, *contenders):
 
 
 def _median(case, rival, mode, rounds):
-    done = [x[mode] for x in measure(case, rounds, ("ours", rival))]
-    return statistics.median(x["ours"] / x[rival] for x in done)
+    times = measure(case, rounds, ("ours", rival))
+    return statistics.median(ratios(times[mode], rival))
 
 
 class Ratios:

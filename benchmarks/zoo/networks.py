@@ -208,19 +208,6 @@ def generator_step(generator, opt_state, discriminator, noise):
     return eqx.apply_updates(generator, updates), opt_state, loss
 
 
-def gan_step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
-    """One step of both networks, each with its own state of the optimiser."""
-    key, subkey = jr.split(key)
-    noise = jr.normal(subkey, (real.shape[0], 4))
-    g, d = models["generator"], models["discriminator"]
-    g_state, d_state = opt_states["generator"], opt_states["discriminator"]
-    d, d_state, d_loss = discriminator_step(d, d_state, g, real, noise)
-    g, g_state, g_loss = generator_step(g, g_state, d, noise)
-    models = {"generator": g, "discriminator": d}
-    opt_states = {"generator": g_state, "discriminator": d_state}
-    return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
-
-
 def new_gan() -> tuple[dict, dict]:
     """The networks, filled with numbers, and the states of their optimisers."""
     keys = jr.split(jr.key(0))
@@ -233,12 +220,6 @@ def new_gan() -> tuple[dict, dict]:
     )
     arrays = {name: eqx.filter(model, eqx.is_array) for name, model in models.items()}
     return models, {name: _gan_optimiser.init(x) for name, x in arrays.items()}
-
-
-@case("zoo", "GAN, a step of both networks, which are in dictionaries")
-def gan() -> Makers:
-    data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
-    return of_loop(gan_step, (*new_gan(), jr.PRNGKey(1)), (data,))
 
 
 # --- LoRA ----------------------------------------------------------------------------
@@ -269,24 +250,21 @@ def _lora_layers(depth: int) -> list[LoRA]:
     ]
 
 
-@case("zoo", "Adam step of LoRA, with the other layers frozen")
+@case("zoo", "Adam step of LoRA, with another optimiser for the layers beside it")
 def lora_step() -> Makers:
-    model = filled(lambda: _lora_layers(6))
-
-    nothing = jax.tree.map(lambda _: False, model)
-    learns = [eqx.tree_at(lambda x: (x.down, x.up), m, (True, True)) for m in nothing]
-    optimiser = optax.adam(1e-3)
-    opt_state = optimiser.init(eqx.filter(model, learns))
-
-    def loss(trained: list[LoRA], frozen: list[LoRA], x: jax.Array) -> jax.Array:
-        for layer in eqx.combine(trained, frozen):
+    def loss(model: list[LoRA], x: jax.Array) -> jax.Array:
+        for layer in model:
             x = jax.nn.relu(layer(x))
         return jnp.mean(x**2)
 
-    def step(model: list[LoRA], opt_state: optax.OptState, x: jax.Array):
-        trained, frozen = eqx.partition(model, learns)
-        value, grads = jax.value_and_grad(loss)(trained, frozen, x)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(model, updates), opt_state, value
+    def beside(layers: list[LoRA]) -> list[jax.Array]:
+        return [x for layer in layers for x in (layer.down, layer.up)]
 
-    return of_loop(step, (model, opt_state), (jnp.ones(WIDTH),))
+    def label(params: list[LoRA]) -> list[LoRA]:
+        frozen = jax.tree.map(lambda _: "frozen", params)
+        return eqx.tree_at(beside, frozen, replace_fn=lambda _: "learns")
+
+    by = {"learns": optax.adam(1e-3), "frozen": optax.set_to_zero()}
+    optimiser = optax.multi_transform(by, label)
+    model = filled(lambda: _lora_layers(6))
+    return training(loss, model, optimiser, jnp.ones(WIDTH))

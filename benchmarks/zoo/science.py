@@ -1,5 +1,9 @@
 """A neural differential equation, and a policy."""
 
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -43,48 +47,35 @@ def neural_ode() -> Makers:
     return of_function(solve, model, jnp.linspace(0, 1, 4), jnp.array([1.0, 0.5]))
 
 
-class Policy(eqx.Module):
-    torso: eqx.nn.MLP
-    mean: eqx.nn.Linear
-    log_std: jax.Array
-    bound: float
-
-    def __init__(self, observation: int, action: int, *, key: jax.Array):
-        key_torso, key_mean = jr.split(key)
-        self.torso = eqx.nn.MLP(observation, 16, 16, 2, jnp.tanh, key=key_torso)
-        self.mean = eqx.nn.Linear(16, action, key=key_mean)
-        self.log_std = jnp.zeros(action)
-        self.bound = 1.0
-
-    def act(self, observation: jax.Array, key: jax.Array) -> jax.Array:
-        mean = self.mean(self.torso(observation))
-        noise = jr.normal(key, mean.shape)
-        action = mean + jnp.exp(self.log_std) * noise
-        return jnp.clip(action, -self.bound, self.bound)
-
-
-class PolicyOfEquinox(Policy):
-    act = FILTER_JITS["eqx"](Policy.act)
-
-
-class PolicyOfOurs(Policy):
-    act = FILTER_JITS["ours"](Policy.act)
-
-
 @case("zoo", "RL policy with a jitted method and a typed key")
 def policy() -> Makers:
     observation, key = jnp.ones(4), jr.key(1)
 
-    def make(cls: type[Policy]) -> Policy:
-        return filled(lambda: cls(4, 2, key=jr.key(0)))
+    def new(jit: Callable[..., Any]) -> Any:
+        class Policy(eqx.Module):
+            torso: eqx.nn.MLP
+            mean: eqx.nn.Linear
+            log_std: jax.Array
+            bound: float
 
-    def by_method(cls: type[Policy]) -> Call:
-        policy = make(cls)
+            @jit
+            def act(self, observation: jax.Array, key: jax.Array) -> jax.Array:
+                mean = self.mean(self.torso(observation))
+                noise = jr.normal(key, mean.shape)
+                action = mean + jnp.exp(self.log_std) * noise
+                return jnp.clip(action, -self.bound, self.bound)
+
+        keys = jr.split(jr.key(0))
+        torso = eqx.nn.MLP(4, 16, 16, 2, jnp.tanh, key=keys[0])
+        return Policy(torso, eqx.nn.Linear(16, 2, key=keys[1]), jnp.zeros(2), 1.0)
+
+    def by_method(jit: Callable[..., Any]) -> Call:
+        policy = filled(ft.partial(new, jit))
         return lambda: policy.act(observation, key)
 
-    def act(policy: Policy, observation: jax.Array, key: jax.Array) -> jax.Array:
+    def act(policy: Any, observation: jax.Array, key: jax.Array) -> jax.Array:
         return policy.act(observation, key)
 
-    plain = of_function(act, make(Policy), observation, key)
-    classes = {"eqx": PolicyOfEquinox, "ours": PolicyOfOurs}
-    return {**plain, **each(by_method, classes)}
+    plain = filled(ft.partial(new, lambda method: method))
+    by_hand = of_function(act, plain, observation, key)
+    return {**by_hand, **each(by_method, FILTER_JITS)}
