@@ -71,7 +71,8 @@ def count(module: str, *words: str) -> dict[str, dict[str, float]]:
             if done.returncode:
                 last = done.stderr.strip().splitlines()[-1:] or ["no output"]
                 raise CannotCount(f"{command[0]}: {last[0]}")
-        for dump in Path(folder).glob("out.*-01"):  # of the main thread
+        dumps = Path(folder).glob("out.*-01")  # of the main thread
+        for dump in sorted(dumps, key=lambda x: int(x.suffix[1:-3])):
             # What remains at the end of the process has no name.
             if match := re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL):
                 counts.setdefault((match[1], match[2]), []).append(int(match[3]))

@@ -65,7 +65,7 @@ def one_mode(results: Results, mode: str, group: str = "") -> str:
 
 
 def side_by_side(by_device: ByDevice, group: str) -> str:
-    """Times until the result is ready, their ratios, and the medians of these."""
+    """Times until the result is ready, and their ratios."""
     times = {
         device: {e["name"]: e["times"]["blocked"] for e in _only(x, group)["cases"]}
         for device, x in by_device.items()
@@ -83,17 +83,7 @@ def side_by_side(by_device: ByDevice, group: str) -> str:
             ours = median_cell(by.get("ours", [])).text.partition(" ")[0]
             row += [Cell(ours), *(ratio(by, rival, False) for rival in _OVER)]
         rows.append(row)
-    table = _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
-    medians = [
-        f"on the {device.upper()} "
-        + " and ".join(
-            f"{median:.2f} of {CONTENDERS[rival].partition(',')[0]}"
-            for rival, (median, *_) in _summary(by_device[device], group).items()
-            if rival in _OVER
-        )
-        for device in times
-    ]
-    return f"{table}\n\nMedians: {'; '.join(medians)}."
+    return _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
 
 
 def whole_functions(by_device: ByDevice) -> str:

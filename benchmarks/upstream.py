@@ -94,9 +94,7 @@ def _replace(names: dict[str, Any]) -> dict[str, Any]:
     for name, value in names.items():
         home, attribute = (jit, name) if name else (jit._JitWrapper, "__getattribute__")
         was[name] = getattr(home, attribute)
-        type.__setattr__(home, attribute, value) if not name else setattr(
-            home, name, value
-        )
+        (setattr if name else type.__setattr__)(home, attribute, value)
     return was
 
 

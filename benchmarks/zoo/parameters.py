@@ -247,24 +247,3 @@ def statics_200() -> Makers:
         return options["option_7"](x * options["option_0"] + options["option_1"])
 
     return _with_static(apply, options, lambda options: tuple(options.items()))
-
-
-# --- many models at once
-
-
-@case("zoo", "ensemble of 5 MLPs by filter_vmap")
-def ensemble() -> Makers:
-    @eqx.filter_vmap
-    def make(key: jax.Array) -> eqx.nn.MLP:
-        return eqx.nn.MLP(4, 2, 8, 2, key=key)
-
-    @eqx.filter_vmap(in_axes=(eqx.if_array(0), None))
-    def evaluate(model: eqx.nn.MLP, x: jax.Array) -> jax.Array:
-        return model(x)
-
-    def predict(models: eqx.nn.MLP, x: jax.Array):
-        outputs = evaluate(models, x)
-        return jnp.mean(outputs, axis=0), jnp.std(outputs, axis=0)
-
-    models = filled(lambda: make(jr.split(jr.key(0), 5)))
-    return of_function(predict, models, jnp.ones(4))

@@ -85,7 +85,6 @@ def test_tables_in_markdown(results):
     text = squeezed(pages.side_by_side(by_device, "table"))
     assert "| mlp_8 | 5.00 | **0.05** | **0.50** |" in text
     assert "| mlp_16 | 20.0 | **0.20** | 2.00 |" in text
-    assert "on the CPU 0.12 of `equinox.filter_jit` and 1.25 of `jax.jit`" in text
     text = squeezed(pages.whole_functions({"cpu": results, "gpu": results}))
     assert text.count("0.08 (0.08") == 2 and "blocks | blocks" in text
     text = squeezed(pages.loops(results))
