@@ -67,14 +67,17 @@ def test_unknown_options(args, text, capsys):
     ("args", "text"),
     [
         (["run", "missing.py"], "No such file or directory: 'missing.py'"),
+        (["doctor", "missing.jsonl"], "No such file"),
         (["doctor", "old.jsonl", "new.jsonl"], "expected one event file"),
+        (["doctor", "a.jsonl", "--verbose"], "Options come before it"),
         (["rule", "nonsense"], "no rule 'nonsense': `eqx-fastjit rule` lists them"),
         (["export", "a:f", "--args", "a:b", "-o", "c"], "No module named 'a'"),
     ],
 )
 def test_one_clear_error(args, text, capsys):
     assert cli.main(args) == 2
-    assert text in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.startswith("eqx-fastjit: ") and text in shown
 
 
 def test_help_does_not_import_jax():

@@ -144,6 +144,15 @@ def on_devices():
         f(jax.device_put(X, device))
 
 
+def dropped():
+    """Equal calls, whatever they are given."""
+    f = filter_jit(lambda *args: args[0])
+    for x in (X, jnp.asarray(X)):
+        given = 1, None, [x, "a"], {"a": x}, Config(), float("nan"), {1, 2}
+        f(x, *given)
+        f.clear_cache()
+
+
 def at_two_lines():
     f = filter_jit(lambda x: x.sum())
     f(ones(8, 3))
@@ -232,6 +241,10 @@ CASES = {
     "a weak type that the call returns otherwise": (
         carried(lambda s, x: s + x, jnp.asarray(0.0), jnp.float32(1.0)),
         "2 of 1: weak-type s 1",
+    ),
+    "caches that are dropped between equal calls": (
+        dropped,
+        "2 of 1: dropped  1",
     ),
     # --- the same operations ---
     "a Module whose array gains an axis": (
