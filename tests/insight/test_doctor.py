@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
 from eqx_fastjit import insight
 from tests.support.commands import command, doctor, ROOT
+from tests.support.memory import growth
 from tests.support.programs import PROGRAMS
 
 
@@ -39,6 +41,21 @@ def test_a_block():
     as_dict = report.to_dict()
     assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
+
+
+def test_the_first_call_of_plain_jit():
+    """It is told from operations by where its function was defined."""
+
+    def slow(x):
+        return jnp.sin(x).sum()
+
+    with insight.doctor(least=0.0) as report:
+        jax.jit(jax.grad(slow))(jnp.ones(2))
+    functions = [x["function"] for x in report.to_dict()["run"]["events"]]
+    (found,) = [x for x in functions if x["name"] == "slow"]
+    line = slow.__code__.co_firstlineno
+    assert found["place"] == [__file__, line, slow.__qualname__]
+    assert {x.parts[0].rule for x in report.rows} <= {"run-cache"}
 
 
 def test_exceptions_pass_and_end_it():
@@ -103,19 +120,10 @@ def test_a_signal_asks_for_a_report(start):
 
 def test_many_calls_take_no_memory():
     """The doctor keeps nothing of a call that compiles nothing."""
-    code = (
-        "import resource, jax.numpy as jnp, eqx_fastjit\n"
-        "from eqx_fastjit import insight\n"
-        "f, x = eqx_fastjit.filter_jit(lambda x: x + 1), jnp.ones(2)\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "with insight.doctor() as report:\n"
-        "    for _ in range(5_000): x = f(x)\n"
-        "    before = peak()\n"
-        "    for _ in range(50_000): x = f(x)\n"
-        "    print(peak() - before)\n"
-    )
-    kilobytes = int(command(python=("-c", code)).stdout)
-    assert kilobytes < 10_000
+    step, x = make(), jnp.ones(2)
+    with insight.doctor():
+        each, resident = growth(lambda _: step(x, 2), 20_000)
+    assert each < 8 and resident < 10e6  # less than a reference
 
 
 def test_values_that_a_call_did_not_see(tmp_path):

@@ -3,6 +3,7 @@
 Promises 36, 38 of docs/reliability.md.
 """
 
+import contextlib
 import dataclasses
 import re
 import types
@@ -38,30 +39,18 @@ X = np.ones(2, np.float32)
         ((X, 1, object()), (X, 1, object()), "object"),
         ((X, 1, optax.sgd(1.0)), (X, 1, optax.sgd(1.0)), "optimiser"),
         ((X, jnp.asarray(1.0)), (X, jnp.float32(1.0)), "weak-type"),
+        ((X,), (X[:1],), None),
+        ((X,), (X.astype(np.int32),), None),
+        ((X, 1, True), (X, 1, False), None),
+        ((X,), (2 * X,), None),
     ],
 )
 def test_the_rule_is_told(first, second, rule):
-    """Also of a call from before the guard."""
+    """Also of a call from before the guard. Other programs, and first ones, pass."""
     f = make()
     f(*first)
-    with guard(f), pytest.raises(RetraceError, match=rf"\[{rule}\]: "):
-        f(*second)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ((X,), (X[:1],)),
-        ((X,), (X.astype(np.int32),)),
-        ((X, 1, True), (X, 1, False)),
-        ((X,), (2 * X,)),
-    ],
-    ids=["shape", "dtype", "flag", "the same call"],
-)
-def test_other_programs_and_first_ones_pass(first, second):
-    f = make()
-    with guard(f):
-        f(*first)
+    refused = pytest.raises(RetraceError, match=rf"\[{rule}\]: ")
+    with guard(f), refused if rule else contextlib.nullcontext():
         f(*second)
 
 

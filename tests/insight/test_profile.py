@@ -137,25 +137,10 @@ def test_what_is_saved_is_the_median_over_rounds():
 # --- of a program ---
 
 
-def profiled(name):
-    """What is printed if a program of `tests/programs/` is profiled."""
-    code = (
-        "import runpy, sys\n"
-        "from eqx_fastjit.insight._program import ProgramProfile\n"
-        "profile = ProgramProfile()\n"
-        "assert 'jax' not in sys.modules\n"
-        "import eqx_fastjit\n"
-        "eqx_fastjit.install()\n"
-        "profile.begin()\n"
-        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
-        "print(profile.report())\n"
-    )
-    return command(PROGRAMS / name, python=("-c", code)).stdout
-
-
 def test_a_program_is_told_calls_times_saving():
-    text = profiled("profiled.py")
-    assert "the program's own output" in text
+    ended = command("profile", PROGRAMS / "profiled.py")
+    assert ended.stdout == "the program's own output\n"
+    text = ended.stderr
     table = text.partition("Jitted functions")[2]
     step, update, inner = table.splitlines()[2:5]
     assert step.split()[0] == "200" and " step (" in step
@@ -171,6 +156,5 @@ def test_a_program_is_told_calls_times_saving():
 
 
 def test_a_program_without_jitted_functions():
-    assert profiled("no_jit.py").endswith(
-        "The program called no function of equinox.filter_jit.\n"
-    )
+    ended = command("profile", PROGRAMS / "no_jit.py")
+    assert ended.stderr.endswith("called no function of equinox.filter_jit.\n")

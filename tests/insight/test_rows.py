@@ -95,11 +95,6 @@ class Counted(eqx.Module):
     step: int
 
 
-class Noisy(eqx.Module):
-    w: jax.Array
-    rate: float
-
-
 class Params(eqx.Module):
     w: jax.Array
 
@@ -112,8 +107,8 @@ def linear(n, m):
     return eqx.nn.Linear(n, m, key=jax.random.key(0))
 
 
-def mlp(width, depth=2):
-    return eqx.nn.MLP(3, 3, width, depth, key=jax.random.key(0))
+def mlp(depth):
+    return eqx.nn.MLP(3, 3, 4, depth, key=jax.random.key(0))
 
 
 def sweep():
@@ -314,13 +309,9 @@ CASES = {
         "3 of 3: lengths q 2",
     ),
     # --- other programs ---
-    "widths of a model": (
-        called(lambda m, x: m(x), *((mlp(n), X) for n in (2, 4, 8))),
-        "3 of 3:  (2 for m.layers)",
-    ),
     "a model and its optimiser's state": (models_with_states, "3 of 3:  (2 for model)"),
     "depths of a model": (
-        called(lambda m, x: m(x), *((mlp(4, n), X) for n in (1, 2, 3))),
+        called(lambda m, x: m(x), *((mlp(n), X) for n in (1, 2, 3))),
         "3 of 3:  (2 for m.layers, m.depth)",
     ),
 }
