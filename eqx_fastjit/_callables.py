@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from equinox import Partial
 
-from ._engine import engine_module
+from ._engine import ENGINE
 from ._facts import Place
 from ._statics import has_only_identity, is_array
 
@@ -53,7 +53,7 @@ def describe(fun: Any) -> Description:
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
-    defaults, _ = engine_module().read(tuple([p.default for p in found]), False)
+    defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
 

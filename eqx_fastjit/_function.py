@@ -26,7 +26,7 @@ from ._callables import (
     source_of,
     to_call,
 )
-from ._engine import engine_module, forget_readers
+from ._engine import ENGINE, forget_readers
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._private import is_jit_disabled, on_clear_caches, Tracer, values_inside
@@ -218,8 +218,7 @@ class Function:
         """Whether the program that a call has just run has host callbacks."""
         if is_jit_disabled():
             return True  # there is no program
-        engine = engine_module()
-        outer = engine.set_active(None)  # what is lowered for it is no part of the call
+        outer = ENGINE.set_active(None)  # what is lowered for it is no part of the call
         try:
             traced = kept_trace(specialization.jitted, arrays)
             # By the arrays, for which it has been lowered: JAX still has that.
@@ -235,7 +234,7 @@ class Function:
             self.forget(specialization)
             raise
         finally:
-            engine.set_active(outer)
+            ENGINE.set_active(outer)
 
     # --- specializations ---
 
@@ -249,8 +248,8 @@ class Function:
         """
         __tracebackhide__ = True
         try:
-            signature, arrays = engine_module().read(values, True)
-            found = engine_module().find(self.table, signature)
+            signature, arrays = ENGINE.read(values, True)
+            found = ENGINE.find(self.table, signature)
             if found is None:
                 found, arrays = self.specialize(values, abstract=True)
                 signature = found  # types may have other readers now
@@ -269,7 +268,7 @@ class _Reading(NamedTuple):
 
 
 def _read(values: tuple[Any, ...], abstract: bool) -> _Reading:
-    specialization, found = engine_module().read(values, abstract)
+    specialization, found = ENGINE.read(values, abstract)
     return _Reading(specialization, found, *partition(values, abstract))
 
 
@@ -348,7 +347,7 @@ def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
     donate, asynchronous, jit_kwargs = options
-    more, _ = engine_module().read((jit_kwargs,), False)
+    more, _ = ENGINE.read((jit_kwargs,), False)
     # Its key tells `eqx.Partial`s of different functions apart.
     key = description.key, donate, asynchronous, more
     known = created_for(fun, description.plain)

@@ -136,7 +136,7 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _prepare(
+    def _connect(
         self, function: Any, table: Any, bind: Any, target: Any = None
     ) -> None:
         """What the engine needs of a function, or of a compiled call (the `target`)."""

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 
 from . import _facts
 from ._blocking import call_back
-from ._engine import engine_module
+from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
 from ._result import Handle, Step, steps_of
@@ -88,7 +88,7 @@ class FlatFunction:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        if engine_module().active() is None:  # for `kept_trace`
+        if ENGINE.active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")
         function = self.function()
         assert function is not None
@@ -109,7 +109,7 @@ class FlatFunction:
         except RecursionError:  # JAX's own functions go deeper
             each = (Step("array"),) * len(arrays)
             steps = Step("call", structure.rebuild, each)
-        plan = engine_module().Plan(steps, structure)
+        plan = ENGINE.Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
         if calls_back is not None:
@@ -138,12 +138,11 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
     """
-    engine = engine_module()
-    outer = engine.set_active(None)  # so that `FlatFunction` refuses
+    outer = ENGINE.set_active(None)  # so that `FlatFunction` refuses
     try:
         # For arrays JAX would also look up how each is placed, which takes long.
         with contextlib.suppress(Exception):
             return jitted.trace(*map(_facts.aval_of, arrays))
         return jitted.trace(*arrays)
     finally:
-        engine.set_active(outer)
+        ENGINE.set_active(outer)

@@ -231,9 +231,9 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_prepare(function, table, bind, target)`, of which the last may be left out: once, before the
+/* `_connect(function, table, bind, target)`, of which the last may be left out: once, before the
 first call. */
-static PyObject *callable_prepare(Callable *self, PyObject *args) {
+static PyObject *callable_connect(Callable *self, PyObject *args) {
     PyObject *function, *table, *bind, *target = NULL;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
@@ -254,7 +254,7 @@ static PyMemberDef callable_members[] = {
     {NULL}};
 
 static PyMethodDef callable_methods[] = {
-    {"_prepare", (PyCFunction)callable_prepare, METH_VARARGS, NULL}, {NULL}};
+    {"_connect", (PyCFunction)callable_connect, METH_VARARGS, NULL}, {NULL}};
 
 static PyType_Slot callable_slots[] = {
     {Py_tp_doc, "The base class of jitted functions."},

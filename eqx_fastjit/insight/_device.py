@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 import jax
 from jax.core import Tracer
 
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import is_compiling
 from eqx_fastjit._function import Function
 
@@ -226,7 +226,7 @@ class Device(contextlib.ExitStack):
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() != self.thread:
             return
-        if event.ahead or (event.is_outside and engine_module().active() is None):
+        if event.ahead or (event.is_outside and ENGINE.active() is None):
             self._since += event.trace + event.lower + event.compile
         elif not (event.is_outside or event.is_part) and self._compiles is not None:
             self._since += time.perf_counter() - self._compiles

@@ -25,7 +25,7 @@ import jax
 from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
 from eqx_fastjit._callables import column_of, place_of
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import Fact, FunctionInfo, is_users
 
 from ._describe import describe, Leaf, number_of
@@ -157,7 +157,7 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
         for x, _ in fact.arrays
     ]
     values = specialization.flat.structure.rebuild(arrays)
-    if engine_module().read(values, True)[0] != specialization:
+    if ENGINE.read(values, True)[0] != specialization:
         return ()  # a static was changed in place
     by_id = {id(x): what for x, what in zip(arrays, fact.arrays, strict=True)}
     name = _function_of(fact)

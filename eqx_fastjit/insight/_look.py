@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit import _traced
 from eqx_fastjit._blocking import call_back, has_host_callbacks, is_callback, opened
 from eqx_fastjit._callables import source_of
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants
 from ._equations import Equation, read_jaxpr
@@ -72,7 +72,7 @@ def _calls_back(event: Event, jaxpr: Any) -> bool:
     found = call_back(opened(jaxpr).eqns)
     if found is None:  # only its lowering tells, which JAX still has
         found = False
-        specialization = engine_module().active()
+        specialization = ENGINE.active()
         if specialization is not None and not event.is_outside:
             arrays = [aval for aval, _ in event.arrays]
             found = has_host_callbacks(
@@ -85,7 +85,7 @@ def _source(event: Event) -> Any:
     """The Python function that is being compiled, if it is there."""
     if event.is_outside:
         return source_of(function_in_jit())
-    source = engine_module().active().flat.source
+    source = ENGINE.active().flat.source
     return source and source()
 
 

@@ -18,7 +18,7 @@ from tests.support.modules import Holder, Node
 
 X = jnp.ones(2)
 N = int(sys.argv[1])
-native = _engine.engine_module()
+native = _engine.ENGINE
 
 
 def without_memory(call, start):
