@@ -6,6 +6,7 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
+import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
@@ -60,8 +61,10 @@ class Function:
         self.info = _facts.FunctionInfo(*names, place, number, variant)
         # From the callable to a function that binds a call.
         self.bound_to = binder_of(self.signature, self.info.qualname, self.fun_index)
-        # Each specialization is its own key; the last that was found is under `None`.
+        # Each specialization is its own key.
         self.table: dict[Any, Any] = {}
+        # The one that was found last, if any, where C looks first.
+        self.last = types.CellType()
         _functions.add(self)
 
     def __repr__(self) -> str:  # JAX's errors about treedefs show it
@@ -125,17 +128,22 @@ class Function:
             _with_numpy[id(made)] = made
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
-            if len(self.table) - (None in self.table) >= _MAX_SPECIALIZATIONS:
-                self.table.clear()
+            if len(self.table) >= _MAX_SPECIALIZATIONS:
+                self.clear()
             self.table.pop(made, None)  # of which a static was changed since
             self.table[made] = made
         return made, arrays
 
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
-        for key in (specialization, None):
-            if self.table.get(key) is specialization:
-                self.table.pop(key, None)
+        del self.last.cell_contents
+        if self.table.get(specialization) is specialization:
+            self.table.pop(specialization, None)
+
+    def clear(self) -> None:
+        """Drop all specializations."""
+        del self.last.cell_contents
+        self.table.clear()
 
     def jit_kwargs(
         self,
@@ -333,7 +341,7 @@ _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in list(_functions):
-        function.table.clear()
+        function.clear()
 
 
 on_clear_caches(clear_all)

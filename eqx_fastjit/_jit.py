@@ -102,7 +102,7 @@ class _Jitted(Generic[_P, _T]):
 
         Those of a method are cleared for all instances.
         """
-        self._function.table.clear()
+        self._function.clear()
 
     def __eq__(self, other: object) -> Any:
         return tree_equal(self, other)
@@ -130,7 +130,7 @@ class JitWrapped(_Jitted[_P, _T], Base):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
         _set(self, "_bind", function.bound_to(fun))
-        connect(self, function, function.table, self._bind)
+        connect(self, function, function.table, function.last, self._bind)
         self.__dict__.update(function.shown)
 
     if TYPE_CHECKING:

@@ -137,9 +137,10 @@ class Callable:
     __slots__ = ("_parts",)
 
     def _connect(
-        self, function: Any, table: Any, bind: Any, target: Any = None
+        self, function: Any, table: Any, last: Any, bind: Any, target: Any = None
     ) -> None:
         """What the engine needs of a function, or of a compiled call (the `target`)."""
+        del last  # which spares the engine in C a hash
         object.__setattr__(self, "_parts", (function, table, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

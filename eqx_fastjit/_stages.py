@@ -6,6 +6,7 @@ calling convention, and checks that calls match the one that was lowered.
 
 import contextlib
 import inspect
+import types
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, ParamSpec, TYPE_CHECKING, TypeVar
 
@@ -43,6 +44,7 @@ class StagedCall:
         own.jitted, own.flat = specialization.jitted, specialization.flat
         is_certain = own.flat.kept and own == specialization
         self.table = {own: own} if is_certain else {}
+        self.last = types.CellType()
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
@@ -107,7 +109,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
 
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        connect(self, call, call.table, call.bind, stage)
+        connect(self, call, call.table, call.last, call.bind, stage)
         self.__signature__ = inspect.signature(call.bind)
 
     def __copy__(self) -> Any:

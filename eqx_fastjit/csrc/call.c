@@ -57,6 +57,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     State *state;
     PyObject *table;    /* a dict (`table.c`) */
+    PyObject *last;     /* a cell with the specialization that was found last */
     PyObject *function; /* `Function` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
     PyObject *target;   /* called in place of the specialization's own, or NULL */
@@ -65,6 +66,7 @@ typedef struct {
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->table);
+    Py_VISIT(self->last);
     Py_VISIT(self->function);
     Py_VISIT(self->bind);
     Py_VISIT(self->target);
@@ -74,6 +76,7 @@ static int callable_traverse(Callable *self, visitproc visit, void *arg) {
 static int callable_clear(Callable *self) {
     self->vectorcall = NULL;
     Py_CLEAR(self->table);
+    Py_CLEAR(self->last);
     Py_CLEAR(self->function);
     Py_CLEAR(self->bind);
     Py_CLEAR(self->target);
@@ -93,7 +96,7 @@ static void callable_dealloc(Callable *self) {
 /* The specialization for a call, a new reference. A cache miss makes one, from a reading of
 its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
-    Specialization *found = table_find(self->table, w);
+    Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
     PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, w->values);
@@ -231,18 +234,20 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_connect(function, table, bind, target)`, of which the last may be left out: once, before the
-first call. */
+/* `_connect(function, table, last, bind, target)`, the target only of a compiled call: once,
+before the first call. */
 static PyObject *callable_connect(Callable *self, PyObject *args) {
-    PyObject *function, *table, *bind, *target = NULL;
+    PyObject *function, *table, *last, *bind, *target = NULL;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O|O", &function, &PyDict_Type, &table, &bind, &target))
+        !PyArg_ParseTuple(args, "OO!O!O|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
+                          &bind, &target))
         return NULL;
     self->state = state;
     Py_XSETREF(self->function, Py_NewRef(function));
     Py_XSETREF(self->table, Py_NewRef(table));
+    Py_XSETREF(self->last, Py_NewRef(last));
     Py_XSETREF(self->bind, Py_NewRef(bind));
     Py_XSETREF(self->target, Py_XNewRef(target));
     self->vectorcall = callable_vectorcall;

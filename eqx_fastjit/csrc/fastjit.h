@@ -176,7 +176,7 @@ typedef struct {
     PyObject *weakrefs;
 } Specialization;
 
-Specialization *table_find(PyObject *table, Walk *w);
+Specialization *table_find(PyObject *table, PyObject *last, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
 PyObject *find_signature(PyObject *module, PyObject *args);
 

@@ -1,7 +1,7 @@
 /* Specializations of one function, by signature.
 
-A table is a dict in which each specialization is its own key. Under `None` it has the one
-that was found last. Python puts specializations in and takes them out (`_function.py`). */
+A table is a dict in which each specialization is its own key. Python puts them in and takes
+them out (`_function.py`). */
 
 #include "fastjit.h"
 
@@ -160,27 +160,27 @@ PyType_Spec specialization_spec = {
 One that is stale stays until another takes its place. */
 static Specialization *find_equal(State *state, PyObject *table, const Specialization *wanted) {
     PyObject *found = Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
-    if (found != NULL && (is_stale((Specialization *)found, state, wanted->witnesses,
-                                   wanted->n_witnesses) != 0 ||
-                          PyDict_SetItem(table, Py_None, found) < 0))
+    if (found != NULL && is_stale((Specialization *)found, state, wanted->witnesses,
+                                  wanted->n_witnesses) != 0)
         Py_CLEAR(found);
     return (Specialization *)found;
 }
 
-/* The one for a walk, in the same way. */
-Specialization *table_find(PyObject *table, Walk *w) {
-    Specialization *last = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, Py_None));
-    /* Most calls are like the one before, and need no hash. */
-    if (last != NULL && last->n_trail == w->n_trail &&
-        trail_identical(last->trail, w->trail, w->n_trail) &&
-        is_stale(last, w->state, w->mutables, w->n_mutables) == 0)
-        return last;
-    Py_XDECREF(last);
+/* The one for a walk, in the same way. Most calls are like the one before, which is in the cell
+`last`, and need no hash. */
+Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
+    Specialization *before = (Specialization *)PyCell_Get(last);
+    if (before != NULL && before->n_trail == w->n_trail &&
+        trail_identical(before->trail, w->trail, w->n_trail) &&
+        is_stale(before, w->state, w->mutables, w->n_mutables) == 0)
+        return before;
+    Py_XDECREF(before);
     if (PyErr_Occurred()) return NULL;
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
     Specialization *found = find_equal(w->state, table, wanted);
     Py_DECREF(wanted);
+    if (found != NULL) PyCell_Set(last, (PyObject *)found);
     return found;
 }
 
