@@ -270,8 +270,28 @@ _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
 )
 
 
-def created_for(fun: Any, plain: bool) -> dict[Any, Any]:
-    """What was created for a callable, or for all of its class unless it is `plain`."""
+# The most that is remembered for one class of callables.
+_MAX_REMEMBERED = 1024
+
+
+def created_once(
+    fun: Any, description: Description, options: Any, create: Callable[[], Any]
+) -> Any:
+    """What was created for a callable that is described so, under these options."""
+    known = _created_for(fun, description.plain)
+    signature, _ = ENGINE.read((options,), False)
+    key = description.key, signature
+    if key in known:
+        return known[key]
+    created = create()
+    if len(known) == _MAX_REMEMBERED:  # a program may make up names
+        known.clear()
+    # There is no lock, so another thread may get here, too. The first one wins.
+    return known.setdefault(key, created)
+
+
+def _created_for(fun: Any, plain: bool) -> dict[Any, Any]:
+    """By options; of all callables of its class, unless it is `plain`."""
     if not plain or type(fun) not in (types.FunctionType, functools.partial):
         return _remembered.setdefault(fun if plain else type(fun), {})
     created = vars(fun).setdefault(_NAME, _Created(fun))

@@ -16,11 +16,11 @@ import jax
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
+from ._blocking import ARGUMENTS, block, RESULTS, what_to_wait_for
 from ._callables import (
     binder_of,
     column_of,
-    created_for,
+    created_once,
     describe,
     Description,
     shown_of,
@@ -29,11 +29,11 @@ from ._callables import (
 )
 from ._engine import ENGINE, forget_readers
 from ._errors import clearer
-from ._options import donated, flatten_in_shardings, Options
-from ._private import is_jit_disabled, on_clear_caches, Tracer, values_inside
+from ._options import arguments_of_jit, Options
+from ._private import on_clear_caches, Tracer, values_inside
 from ._statics import is_array
 from ._structure import partition, Structure
-from ._traced import FlatFunction, kept_trace
+from ._traced import calls_back, FlatFunction
 
 
 # The most specializations for one function. If there are more, all are dropped.
@@ -42,6 +42,9 @@ _MAX_SPECIALIZATIONS = 4096
 
 class Function:
     """One user callable under one set of options."""
+
+    # Whether its programs call back into Python, if that is known without a trace.
+    calls_back: bool | None = None
 
     def __init__(self, fun: Any, description: Description, options: Options):
         self.signature = description.signature
@@ -117,12 +120,12 @@ class Function:
             reading = _read(values, abstract)
         made, arrays = reading.specialization, reading.arrays
         named = self.arguments_of(values)
-        fun, _ = self.fun_and_values(values)
+        fun, passed = self.fun_and_values(values)
+        args, _ = to_call(self.signature, passed)
+        kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
-        made.jitted = self.jit(
-            made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
-        )
+        made.jitted = self.jit(made.flat, kwargs)
         if made.static_numpy:
             _drop_changed_arrays()
             _with_numpy[id(made)] = made
@@ -145,27 +148,6 @@ class Function:
         del self.last.cell_contents
         self.table.clear()
 
-    def jit_kwargs(
-        self,
-        values: tuple[Any, ...],
-        named: list[tuple[str, Any]],
-        n_arrays: int,
-        abstract: bool,
-    ) -> dict[str, Any]:
-        """The arguments of `jax.jit` for such a call."""
-        kwargs = dict(self.options.jit_kwargs)
-        fun, passed = self.fun_and_values(values)
-        args, _ = to_call(self.signature, passed)
-        if indices := donated(self.options.donate, args, n_arrays, abstract):
-            kwargs["donate_argnums"] = indices
-        if kwargs.get("in_shardings") is not None:
-            kwargs["in_shardings"] = flatten_in_shardings(
-                kwargs["in_shardings"], named, fun, abstract
-            )
-        if kwargs.get("out_shardings") is not None:
-            kwargs["out_shardings"] = (kwargs["out_shardings"], None)
-        return kwargs
-
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls."""
         return jax.jit(flat, **kwargs)
@@ -187,16 +169,15 @@ class Function:
         and the call waits for nothing.
         """
         if is_new:
-            _facts.close(arrays, lambda: self.arguments_of(values))
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
-                callbacks = specialization.flat.calls_back.get(plan)
-                if callbacks is None:
-                    callbacks = self.has_callbacks(specialization, arrays)
                 waits = what_to_wait_for(
-                    callbacks, self.options.asynchronous, [*arrays, *results]
+                    calls_back(specialization, plan, arrays),
+                    self.options.asynchronous,
+                    [*arrays, *results],
                 )
                 plan.blocks = max(plan.blocks, 0) | waits
+            _facts.close(arrays, lambda: self.arguments_of(values))
         waits = max(plan.blocks, 0)
         if reads_numpy or (is_new and waits & ARGUMENTS):
             waits |= RESULTS
@@ -221,28 +202,6 @@ class Function:
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.forget(specialization)
         return clearer(error, lambda: self.arguments_of(values))
-
-    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
-        """Whether the program that a call has just run has host callbacks."""
-        if is_jit_disabled():
-            return True  # there is no program
-        outer = ENGINE.set_active(None)  # what is lowered for it is no part of the call
-        try:
-            traced = kept_trace(specialization.jitted, arrays)
-            # By the arrays, for which it has been lowered: JAX still has that.
-            return has_host_callbacks(
-                traced, lambda: specialization.jitted.trace(*arrays).lower()
-            )
-        except Exception:
-            # It is not known, so block. The trace has been dropped
-            # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
-            # itself (`psum` in an eager `shard_map`, an unchecked `check`).
-            return True
-        except BaseException:  # an interrupt of JAX, as in `error_of_call`
-            self.forget(specialization)
-            raise
-        finally:
-            ENGINE.set_active(outer)
 
     # --- specializations ---
 
@@ -347,23 +306,9 @@ def clear_all() -> None:
 on_clear_caches(clear_all)
 
 
-# The most functions that are remembered for one class of callables.
-_MAX_REMEMBERED = 1024
-
-
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
-    donate, asynchronous, jit_kwargs = options
-    more, _ = ENGINE.read((jit_kwargs,), False)
-    # Its key tells `eqx.Partial`s of different functions apart.
-    key = description.key, donate, asynchronous, more
-    known = created_for(fun, description.plain)
-    function = known.get(key)
-    if function is not None:
-        return function
-    function = Function(fun, description, options)
-    if len(known) == _MAX_REMEMBERED:  # a program may make up names
-        known.clear()
-    # There is no lock, so another thread may get here, too. The first one wins.
-    return known.setdefault(key, function)
+    return created_once(
+        fun, description, options, lambda: Function(fun, description, options)
+    )

@@ -35,9 +35,9 @@ class Structure(NamedTuple):
         """Whether all that is static in two of them is the same."""
         # Most are the same objects. Some aux data cannot be compared by `==`.
         with contextlib.suppress(Exception):
-            if [*map(id, self.leaves)] == [*map(id, other.leaves)]:
-                if self.treedef == other.treedef:
-                    return True
+            are_same = [*map(id, self.leaves)] == [*map(id, other.leaves)]
+            if are_same and self.treedef == other.treedef:
+                return True
         return self._key() == other._key()
 
     def _key(self) -> tuple[Any, ...]:

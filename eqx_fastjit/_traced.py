@@ -11,7 +11,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import call_back
+from ._blocking import call_back, has_host_callbacks
 from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
@@ -98,8 +98,10 @@ class FlatFunction:
         with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)
         self.traced = True
-        equations = equations_so_far(arrays)
-        return self.output(out, None if equations is None else call_back(equations))
+        calls_back, equations = function.calls_back, equations_so_far(arrays)
+        if calls_back is None and equations is not None:
+            calls_back = call_back(equations)
+        return self.output(out, calls_back)
 
     def output(self, out: Any, calls_back: bool | None = None) -> Any:
         """The arrays of a result, and a handle for its plan."""
@@ -144,5 +146,28 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
         with contextlib.suppress(Exception):
             return jitted.trace(*map(_facts.aval_of, arrays))
         return jitted.trace(*arrays)
+    finally:
+        ENGINE.set_active(outer)
+
+
+def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the program that a call has just run has host callbacks."""
+    known = specialization.flat.calls_back.get(plan)
+    if known is not None:
+        return known
+    if is_jit_disabled():
+        return True  # there is no program
+    outer = ENGINE.set_active(None)  # what is lowered for it is no part of the call
+    try:
+        # By the arrays, for which it has been lowered: JAX still has that.
+        return has_host_callbacks(
+            kept_trace(specialization.jitted, arrays),
+            lambda: specialization.jitted.trace(*arrays).lower(),
+        )
+    except Exception:
+        # It is not known, so block. The trace has been dropped (`jax.clear_caches()` in
+        # the function itself); or it cannot be lowered by itself (`psum` in an eager
+        # `shard_map`, an unchecked `check`).
+        return True
     finally:
         ENGINE.set_active(outer)

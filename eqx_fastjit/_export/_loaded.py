@@ -60,6 +60,8 @@ class LoadedFunction(Function):
     same to the file, because each `functools.partial` is another signature.
     """
 
+    calls_back = False  # what does so cannot be exported
+
     def __init__(
         self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
@@ -115,7 +117,7 @@ class LoadedFunction(Function):
         if self._native is None:
             return portable
         flat.traced = True  # its plan is known without
-        handle = flat.output(self._template)[-1]
+        handle = flat.output(self._template, self.calls_back)[-1]
         return _native_or_portable(self._native.__call__, portable, handle)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
@@ -132,10 +134,6 @@ class LoadedFunction(Function):
         for i, path in enumerate(self._paths):
             why = why.replace(f"args[{i}]", f"`{path}`")
         raise self._other_call(why)
-
-    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
-        """Never: a program that has any cannot be exported."""
-        return False
 
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""
