@@ -79,7 +79,7 @@ class Plan:
 
 class _Here(threading.local):
     active: Any = None
-    noted = False
+    is_new = False
 
 
 _here = _Here()
@@ -104,9 +104,9 @@ def is_calling() -> bool:
     return bool(_calls)
 
 
-def note() -> None:
-    """Have its call come to `Function.complete_call`."""
-    _here.noted = True
+def mark_new() -> None:
+    """Something is traced or compiled for its call, which `complete_call` is told."""
+    _here.is_new = True
 
 
 def split_output(out: Any) -> tuple[list[Any], Any]:
@@ -148,7 +148,7 @@ class Callable:
         function, table, bind, target = self._parts
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
-        noted, _here.noted = _here.noted, False
+        was_new, _here.is_new = _here.is_new, False
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
@@ -158,7 +158,7 @@ class Callable:
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)
             results, plan = split_output((target or specialization.jitted)(*arrays))
-            is_new = _here.noted or plan.blocks < 0
+            is_new = _here.is_new or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
@@ -168,4 +168,4 @@ class Callable:
         finally:
             _calls.pop()
             set_active(outer)
-            _here.noted = noted
+            _here.is_new = was_new

@@ -8,7 +8,7 @@
 whether anything was traced or compiled for it. Saved and restored around each call. */
 typedef struct {
     PyObject *specialization; /* owned, or NULL */
-    int noted;
+    int is_new;
 } Active;
 
 static THREAD_LOCAL Active active;
@@ -34,20 +34,21 @@ static PyObject *get_active(PyObject *self, PyObject *unused) {
 static PyObject *set_active(PyObject *self, PyObject *specialization) {
     (void)self;
     Active outer = activate(specialization == Py_None ? NULL : specialization);
-    active.noted = outer.noted;
+    active.is_new = outer.is_new;
     return outer.specialization ? outer.specialization : Py_NewRef(Py_None);
 }
 
-static PyObject *note(PyObject *self, PyObject *unused) {
+static PyObject *mark_new(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-    active.noted = 1;
+    active.is_new = 1;
     Py_RETURN_NONE;
 }
 
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
-    {"note", note, METH_NOARGS, "Have its call come to `Function.complete_call`."},
+    {"mark_new", mark_new, METH_NOARGS,
+     "Something is traced or compiled for its call, which `complete_call` is told."},
     {NULL}};
 
 /* --- the callable ----------------------------------------------------------------------- */
@@ -159,7 +160,7 @@ static int read_output(State *state, PyObject *returned, Output *out) {
 
 /* After a call in which something was traced or compiled, or that may have to wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
-    int is_new = active.noted || out->plan->blocks < 0;
+    int is_new = active.is_new || out->plan->blocks < 0;
     PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
@@ -190,7 +191,7 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
     if (read_output(w->state, returned, &out) < 0) goto done;
-    int is_plain = out.plan->blocks == 0 && !active.noted && !w->reads_numpy && !w->has_tracers;
+    int is_plain = out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
     if (is_plain || finish(self, specialization, &out, w) == 0)
         result = plan_build(out.plan, output_arrays(&out));
 done:

@@ -26,7 +26,7 @@ from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
 from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import ENGINE
-from eqx_fastjit._facts import Fact, FunctionInfo, is_users
+from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
 from ._describe import describe, Leaf, number_of
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
@@ -193,10 +193,9 @@ def _struct(leaf: Leaf) -> Any:
 class _Tools:
     """The watcher that the engine has while there are observers."""
 
-    def starting(
-        self, fact: Fact, arguments: Callable[[], Any], until: contextlib.ExitStack
-    ) -> None:
+    def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
+        fact = compilation.fact
         if _starting or _compiling or is_profiling():
             last = _last_signature(fact)
             event = self._describe(fact, arguments)
@@ -205,10 +204,10 @@ class _Tools:
             new = (x._replace(sharding=None) for x in event.signature)
             why = listed((x.path for x in new if x not in known), 3) or "again"
             name = f"compile {fact.function.name}: {why if last else 'first call'}"
-            until.enter_context(jax.profiler.TraceAnnotation(name))
+            compilation.contexts.enter_context(jax.profiler.TraceAnnotation(name))
             for observer in tuple(_starting):
                 observer(event)
-        elif _facts.pending.get(threading.get_ident()) is not fact:
+        elif compilation.outer is not None:
             self._describe(fact, arguments)  # as a part, it ends without arguments
 
     def compiling(self, fact: Fact) -> None:
