@@ -9,11 +9,15 @@ def prefer_installed_package() -> None:
     """Import `eqx_fastjit` from where it is installed, rather than from this checkout.
 
     `python -m` puts the current folder first, and the source in a checkout has no C
-    extension unless it was built in place. This must precede the import.
+    extension unless it was built in place.
     """
     root = str(Path(__file__).parent.parent)
     if sys.path[0] in ("", root):
         sys.path.append(sys.path.pop(0))
+
+
+if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module that it is to run
+    prefer_installed_package()
 
 
 def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:

@@ -13,11 +13,10 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import parser_of, prefer_installed_package
+from benchmarks import parser_of
 
 
 # What a results file says of a case.
@@ -55,26 +54,11 @@ def _use(device: str | None) -> None:
             raise Refused("--device gpu: JAX finds no GPU here") from None
 
 
-def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
-    """Add the times of a case to the results; yields after each round."""
-    from benchmarks.timing import measure
-
-    times: dict[str, dict[str, list[float]]] = {}
-    entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
-    for done in measure(case, options.rounds):
-        if not times:
-            results["cases"].append(entry)
-        for mode, by in done.items():
-            for name, value in by.items():
-                times.setdefault(mode, {}).setdefault(name, []).append(value)
-        yield 1
-
-
-def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) -> None:
+def _run(cases: list[Any], options: argparse.Namespace, results: Any) -> None:
     """Time all cases. `results` has what was measured, also after Ctrl-C."""
     import jax
 
-    task = bar.add_task("", total=len(cases) * options.rounds)
+    from benchmarks.timing import measure, Times
 
     def note(*_: Any) -> None:
         # Where the exception is raised within C++, JAX may go on, or raise another.
@@ -83,19 +67,20 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
 
     outer = signal.signal(signal.SIGINT, note)
     try:
-        for i, case in enumerate(cases):
+        for i, case in enumerate(cases, 1):
             if results["interrupted"]:
                 break
-            bar.update(task, completed=i * options.rounds, description=case.name)
-            if not bar.console.is_terminal:
-                bar.console.print(f"timing {case.name}", highlight=False)
+            print(f"timing {case.name} ({i} of {len(cases)})", file=sys.stderr)
+            times: Times = {}
+            entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
             try:
-                for n in _time(case, options, results):
-                    bar.advance(task, n)
+                measure(case, options.rounds, times=times)
             except Exception as e:
                 if not results["interrupted"]:
                     why = f"{case.name}: {type(e).__name__}: {str(e).strip()}"
                     results["problems"].append(why.partition("\n")[0])
+            finally:
+                results["cases"] += [entry] if times else []
             jax.clear_caches()  # of a thousand programs, for some cases
     except KeyboardInterrupt:
         pass  # which `results` says
@@ -111,8 +96,9 @@ def _count(options: argparse.Namespace) -> int:
 
     try:
         before = json.loads(options.against.read_text()) if options.against else None
-        names = choose(",".join(options.instructions) or instructions.CASES)
-        results, found = new_results("benchmarks"), instructions.count(names)
+        names = choose(",".join(options.instructions) or instructions.COUNTED)
+        results = new_results("benchmarks")
+        found = instructions.count("benchmarks.instructions", *names)
     except (UnknownCase, instructions.CannotCount, OSError) as e:
         raise Refused(str(e)) from None
     for name, counted in found.items():
@@ -137,12 +123,9 @@ def _main(options: argparse.Namespace) -> int:
     if options.instructions is not None:
         return _count(options)
     try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
         from benchmarks.cases import CASES, choose, UnknownCase
+        from benchmarks.pages import report
         from benchmarks.results_file import busy, describe, dumps, new_results
-        from benchmarks.table import print_results
     except ModuleNotFoundError as e:
         raise Refused(f'{e}: run pip install ".[bench]"') from None
     try:
@@ -151,17 +134,14 @@ def _main(options: argparse.Namespace) -> int:
         raise Refused(f"--cases: {e}") from None
     _use(options.device)
     results = new_results("benchmarks")
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(describe(results), highlight=False, markup=False)
-    columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        _run(cases, options, results, bar)
+    print(describe(results), flush=True)
+    _run(cases, options, results)
     results["busy"] = results["busy"] or busy()
-    print_results(console, results, options.dispatch)
+    print(f"\n{report(results, options.dispatch)}")
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
     if results["interrupted"]:
-        console.print("Interrupted: these are the results so far.")
+        print("Interrupted: these are the results so far.")
         return 130
     return 1 if results["problems"] else 0
 
@@ -178,5 +158,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())

@@ -122,19 +122,6 @@ for _layers in (3, 17):
     )(ft.partial(_adam, 8, _layers, 4))
 
 
-@case("steps", "GRU cell of 16 units under scan, 32 steps")
-def recurrent() -> Makers:
-    cell = filled(lambda: eqx.nn.GRUCell(16, 16, key=jr.key(0)))
-
-    def run(cell: Any, xs: Any) -> Any:
-        def step(h: Any, x: Any) -> Any:
-            return cell(x, h), None
-
-        return jax.lax.scan(step, jnp.zeros(16), xs)[0]
-
-    return of_function(run, cell, jnp.linspace(-1, 1, 32 * 16).reshape(32, 16))
-
-
 # --- ways to call, with as little computation as possible -----------------------------
 
 

@@ -17,12 +17,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import prefer_installed_package
+import jax
+
+from benchmarks.case import Call
+from benchmarks.cases import CASES
+from benchmarks.pages import made_by, markdown_table, NAMES
+from benchmarks.timing import check_equal
 
 
-CASES = "identity,mlp_32,depth_100,steps,method,callable_model,error_if,statics_1"
-CASES += ",numpy_inputs,typed_key,zoo"
-_WARM_CALLS, _CALLS = 40, 11
+COUNTED = "identity,mlp_32,depth_100,steps,method,callable_model,error_if,statics_1"
+COUNTED += ",numpy_inputs,typed_key,zoo"
+_CALLS = 11
 # How far a case may be above a results file, in ours over the first of these.
 _ALLOWED, _RIVALS = 1.02, ("flat", "jit", "eqx")
 
@@ -36,7 +41,7 @@ void dump(const char *name) { CALLGRIND_DUMP_STATS_AT(name); }
 void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; }
 """
 _VALGRIND = "valgrind -q --tool=callgrind --separate-threads=yes"
-_VALGRIND += " --instr-atstart=no"
+_VALGRIND += " --instr-atstart=no --collect-atstart=no"
 _DUMP = r"^desc: Trigger: Client Request: (\w+)/(\w+)$.*?^totals: (\d+)"
 
 
@@ -44,17 +49,10 @@ class CannotCount(Exception):
     """There is no valgrind or no C compiler, or the process failed."""
 
 
-def callgrind(
-    module: str, *words: str, collects: bool = True
-) -> dict[tuple[str, str], list[int]]:
-    """Run a module that is given a library of marks; what the calling thread did.
+def count(module: str, *words: str) -> dict[str, dict[str, float]]:
+    """Run a module, which gets a library of marks for `record`, and words after it.
 
-    **Arguments:**
-
-    - `words`: for the module, after the library.
-    - `collects`: whether instructions count from `start` on; else between `toggle`s.
-
-    **Returns:** the instructions up to each `dump` of a name `A/B`, by `A` and `B`.
+    **Returns:** instructions of a call in the thread that calls, by case and contender.
 
     Raises `CannotCount` in one line.
     """
@@ -65,7 +63,6 @@ def callgrind(
         source, library = f"{folder}/marks.c", f"{folder}/marks.so"
         Path(source).write_text(_MARKS)
         run = [*_VALGRIND.split(), f"--callgrind-out-file={folder}/out"]
-        run += ["--collect-atstart=no"] * (not collects)
         run += [sys.executable, "-m", module, library, *words]
         # Of dictionaries and sets: each process has its own order otherwise.
         env = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -74,56 +71,46 @@ def callgrind(
             if done.returncode:
                 last = done.stderr.strip().splitlines()[-1:] or ["no output"]
                 raise CannotCount(f"{command[0]}: {last[0]}")
-        for dump in Path(folder).glob("out.*-01"):  # of the main thread
+        dumps = Path(folder).glob("out.*-01")  # of the main thread
+        for dump in sorted(dumps, key=lambda x: int(x.suffix[1:-3])):
             # What remains at the end of the process has no name.
             if match := re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL):
                 counts.setdefault((match[1], match[2]), []).append(int(match[3]))
-    return counts
-
-
-def count(names: list[str]) -> dict[str, dict[str, float]]:
-    """Instructions of a call of each case, by contender, in the thread that calls.
-
-    Raises `CannotCount` in one line.
-    """
-    calls = callgrind("benchmarks.instructions", *names, collects=False)
-    assert all(len(counts) == _CALLS for counts in calls.values())
-    found: dict[str, dict[str, float]] = {name: {} for name in names}
-    for (name, contender), counts in calls.items():
-        marks = statistics.median(calls[name, "nothing"])
+    found: dict[str, dict[str, float]] = {}
+    for (name, contender), totals in counts.items():
         if contender != "nothing":
-            found[name][contender] = statistics.median(counts) - marks
+            marks = statistics.median(counts[name, "nothing"])
+            found.setdefault(name, {})[contender] = statistics.median(totals) - marks
     return found
+
+
+def record(marks: Any, name: str, calls: dict[str, Call], warm: int = 40) -> None:
+    """Make the calls of a case, which callgrind counts, and calls of nothing."""
+    for contender, call in (*calls.items(), ("nothing", lambda: None)):
+        for _ in range(warm):
+            jax.block_until_ready(call())
+        gc.collect()
+        gc.disable()
+        marks.start()
+        call()  # so that callgrind knows all code
+        for _ in range(_CALLS):
+            marks.zero()
+            marks.toggle()
+            out = call()
+            marks.toggle()
+            marks.dump(f"{name}/{contender}".encode())
+            jax.block_until_ready(out)  # as the next call would be in its way
+        marks.stop()
+        gc.enable()
 
 
 def main(library: str, names: list[str]) -> None:
     """Make the calls of some cases, which callgrind counts."""
-    import jax
-
-    from benchmarks import cases
-    from benchmarks.timing import check_equal
-
     jax.config.update("jax_enable_compilation_cache", False)
-    marks = ctypes.PyDLL(library)
     for name in names:
-        calls = cases.CASES[name].build()
+        calls = CASES[name].build()
         check_equal(calls)
-        for contender, call in (*calls.items(), ("nothing", lambda: None)):
-            for _ in range(_WARM_CALLS):
-                jax.block_until_ready(call())
-            gc.collect()
-            gc.disable()
-            marks.start()
-            call()  # so that callgrind knows all code
-            for _ in range(_CALLS):
-                marks.zero()
-                marks.toggle()
-                out = call()
-                marks.toggle()
-                marks.dump(f"{name}/{contender}".encode())
-                jax.block_until_ready(out)  # as the next call would be in its way
-            marks.stop()
-            gc.enable()
+        record(ctypes.PyDLL(library), name, calls)
         jax.clear_caches()
 
 
@@ -137,8 +124,6 @@ def _ratio(entry: dict[str, Any], rival: str) -> float | None:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, with medians."""
-    from benchmarks.pages import made_by, markdown_table, NAMES
-
     columns: list[list[float | None]] = []
     for rival in _RIVALS:
         found = [_ratio(entry, rival) for entry in results["cases"]]
@@ -168,5 +153,4 @@ def slower_cases(results: dict[str, Any], before: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     main(sys.argv[1], sys.argv[2:])

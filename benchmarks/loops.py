@@ -24,7 +24,7 @@ import eqx_fastjit
 
 from .case import Call, case, LOOPS, Makers
 from .contenders import filled, training_step
-from .zoo.networks import discriminator_step, generator_step, GPT, gpt_loss, new_gan
+from .zoo.networks import GPT, gpt_loss
 
 
 Start = Callable[..., Any]
@@ -210,15 +210,39 @@ def policy_on_host(start: Start) -> Iterator[Any]:
 # --- two steps in turn ----------------------------------------------------------------
 
 
+def _bce(logits: Float[Array, " batch"], label: float) -> Float[Array, ""]:
+    labels = jnp.full_like(logits, label)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
+
+
+def _discriminator_loss(discriminator, generator, real, noise):
+    fake = jax.vmap(generator)(noise)
+    on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
+    return _bce(on_real, 1.0) + _bce(on_fake, 0.0)
+
+
+def _generator_loss(generator, discriminator, noise):
+    return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
+
+
 @_loop("a GAN, steps of the discriminator and of the generator in turn")
 def gan_in_turn(start: Start) -> Iterator[Any]:
-    models, states = new_gan()
-    g, d = models["generator"], models["discriminator"]
-    g_state, d_state = states["generator"], states["discriminator"]
+    def new() -> tuple[eqx.nn.MLP, eqx.nn.MLP]:
+        g_key, d_key = jr.split(jr.key(0))
+        relu, leaky_relu = jax.nn.relu, jax.nn.leaky_relu
+        return (
+            eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=g_key),
+            eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=d_key),
+        )
+
+    optimiser, (g, d) = optax.adam(2e-4, b1=0.5, b2=0.999), filled(new)
+    g_state, d_state = (optimiser.init(eqx.filter(x, eqx.is_array)) for x in (g, d))
     real = jnp.cos(jnp.arange(256.0) / 5).reshape(32, 8)
     noise = jnp.sin(jnp.arange(128.0)).reshape(32, 4)
-    g_step, _, g_state, _ = start(generator_step, g, g_state, d)
-    d_step, d, d_state, g = start(discriminator_step, d, d_state, g)
+    g_step = training_step(_generator_loss, optimiser)
+    d_step = training_step(_discriminator_loss, optimiser)
+    g_step, _, g_state, _ = start(g_step, g, g_state, d)
+    d_step, d, d_state, g = start(d_step, d, d_state, g)
     while True:
         d, d_state, _ = d_step(d, d_state, g, real, noise)
         g, g_state, loss = g_step(g, g_state, d, noise)

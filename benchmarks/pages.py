@@ -1,4 +1,4 @@
-"""Results in Markdown, for the README and the documentation."""
+"""Results in Markdown: what the command prints, and parts of the documentation."""
 
 import statistics
 import textwrap
@@ -6,7 +6,18 @@ from collections.abc import Iterable
 
 from .case import CONTENDERS
 from .results_file import describe, Results
-from .table import Cell, median_cell, NAMES, number, ratio, rows_of, Table, tables
+from .table import (
+    Cell,
+    EXPLANATION,
+    median_cell,
+    NAMES,
+    number,
+    ratio,
+    rows_of,
+    Table,
+    tables,
+    TITLES,
+)
 from .timing import ratios
 
 
@@ -16,12 +27,6 @@ ByDevice = dict[str, Results]
 _OVER = ("eqx", "jit")
 _COMPARED = [("ours", "eqx"), ("ours", "trick"), ("ours", "jit")]
 _COMPARED += [("install", x) for x in _OVER]
-_LOOP_TITLE = "eqx_fastjit, an iteration"
-_LOOP_COLUMNS = ["loop", "equinox, µs"]
-_LOOP_COLUMNS += [
-    f"{'install() ' * (who == 'install')}over {NAMES[rival]}"
-    for who, rival in _COMPARED
-]
 
 
 def made_by(results: Results) -> str:
@@ -30,12 +35,27 @@ def made_by(results: Results) -> str:
     return f"{made} {_plain(describe(results))}."
 
 
+def report(results: Results, dispatch: bool) -> str:
+    """All results, ratios first, and what could not be timed.
+
+    `dispatch` includes the times until calls return.
+    """
+    modes = [mode for mode in TITLES if dispatch or mode != "dispatch"]
+    parts = [_markdown(x) for mode in modes for x in tables(results, [mode])[::-1]]
+    timed = {c for e in results["cases"] for by in e["times"].values() for c in by}
+    known = [f"- {NAMES[x]}: {CONTENDERS[x]}" for x in CONTENDERS if x in timed]
+    parts += ["\n".join(known), textwrap.fill(EXPLANATION, 88)] if known else []
+    parts += [results["busy"]] if results.get("busy") else []
+    return "\n\n".join([*parts, *(f"Not timed: {x}" for x in results["problems"])])
+
+
 def everything(results: Results, groups: Iterable[str]) -> str:
-    """All tables, under a heading for each group, and what they are made by."""
+    """Under a heading for each group, ratios, or times where nothing is compared."""
     parts = [made_by(results)]
     for group in groups:
-        found = tables(_only(results, group))
-        parts += [f"### {group.capitalize()}", *map(_markdown, found)] if found else []
+        found = [tables(_only(results, group), [mode])[-1:] for mode in TITLES]
+        shown = [_markdown(table) for (table,) in filter(None, found)]
+        parts += [f"### {group.capitalize()}", *shown] if shown else []
     return "\n\n".join(parts)
 
 
@@ -45,7 +65,7 @@ def one_mode(results: Results, mode: str, group: str = "") -> str:
 
 
 def side_by_side(by_device: ByDevice, group: str) -> str:
-    """Times until the result is ready, their ratios, and the medians of these."""
+    """Times until the result is ready, and their ratios."""
     times = {
         device: {e["name"]: e["times"]["blocked"] for e in _only(x, group)["cases"]}
         for device, x in by_device.items()
@@ -63,17 +83,7 @@ def side_by_side(by_device: ByDevice, group: str) -> str:
             ours = median_cell(by.get("ours", [])).text.partition(" ")[0]
             row += [Cell(ours), *(ratio(by, rival, False) for rival in _OVER)]
         rows.append(row)
-    table = _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
-    medians = [
-        f"on the {device.upper()} "
-        + " and ".join(
-            f"{median:.2f} of {CONTENDERS[rival].partition(',')[0]}"
-            for rival, (median, *_) in _summary(by_device[device], group).items()
-            if rival in _OVER
-        )
-        for device in times
-    ]
-    return f"{table}\n\nMedians: {'; '.join(medians)}."
+    return _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
 
 
 def whole_functions(by_device: ByDevice) -> str:
@@ -128,28 +138,13 @@ def loops(results: Results) -> str:
             ratio({**by, "ours": by[who]}, rival, False) for who, rival in _COMPARED
         ]
         rows.append([Cell(entry["title"]), equinox, *cells])
-    table = _markdown(Table(_LOOP_TITLE, _LOOP_COLUMNS, rows))
-    return f"{table}\n\n{made_by(results)}"
-
-
-def loops_by_hand(results: Results, named: Results) -> str:
-    """The same, of the first file of a GPU: medians of an older commit.
-
-    `named` has the same loops, with their titles.
-    """
-    titles = {e["name"]: e["title"] for e in named["cases"]}
-    rows = [
-        [
-            Cell(titles[name].replace("; on a CPU 128, 4 of 64", "")),
-            Cell(number(row["us_per_iteration"]["eqx"])),
-            *(Cell(f"{row[f'ours/{rival}']:.2f}") for rival in _OVER),
-        ]
-        for name, row in results["rows"].items()
+    columns = ["loop", "equinox, µs"]
+    columns += [
+        f"{'install() ' * (who == 'install')}over {NAMES[rival]}"
+        for who, rival in _COMPARED
     ]
-    columns = [*_LOOP_COLUMNS[:2], *(f"over {NAMES[rival]}" for rival in _OVER)]
-    title = f"{_LOOP_TITLE}; of the older commit {results['commit']}"
-    made = f"{results['device']}; {results['versions']}. {results['origin']}"
-    return f"{_markdown(Table(title, columns, rows))}\n\n{_plain(made)}"
+    table = _markdown(Table("eqx_fastjit, an iteration", columns, rows))
+    return f"{table}\n\n{made_by(results)}"
 
 
 def first_calls(results: Results) -> str:
@@ -164,8 +159,12 @@ def first_calls(results: Results) -> str:
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:
     """A table whose first column has names, and the others figures."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    columns = []
+    for i, column in enumerate(zip(head, *rows, strict=True)):
+        width, side = max(3 + bool(i), *map(len, column)), "<>"[bool(i)]
+        name, *cells = [f"{x:{side}{width}}" for x in column]
+        columns.append([name, f"{'-' * (width - bool(i))}{':' * bool(i)}", *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
 
 
 # --- parts ----------------------------------------------------------------------------
@@ -199,11 +198,11 @@ def _cell(cell: Cell) -> str:
     # No-break spaces keep a figure and its interval together, and titles may wrap.
     text = _plain(cell.text)
     text = text.replace(" ", "\u00a0") if text[:1].isdigit() else text
-    return f"**{text}**" if cell.kind == "faster" else text
+    return f"**{text}**" if cell.is_faster else text
 
 
 def _plain(text: str) -> str:
     """Text that Markdown leaves as it is."""
-    for character in "\\`*_|<[":
+    for character in "\\`*|<[":
         text = text.replace(character, f"\\{character}")
     return text

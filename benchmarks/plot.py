@@ -1,5 +1,6 @@
 """The figure: a call's time under each library over Equinox's, and each case's."""
 
+import operator
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,11 @@ _SHOWN = ("eqx", "jit", "ours")
 def _shares(results: Results) -> dict[str, list[float]]:
     """Times until the result is ready over Equinox's, of each whole function."""
     cases = [e["times"]["blocked"] for e in results["cases"] if e["group"] == "zoo"]
-    return {
-        name: [
-            statistics.median(a / b for a, b in zip(by[name], by["eqx"], strict=True))
-            for by in cases
-        ]
-        for name in _SHOWN
-    }
+
+    def share(by: dict[str, list[float]], name: str) -> float:
+        return statistics.median(map(operator.truediv, by[name], by["eqx"]))
+
+    return {name: [share(by, name) for by in cases] for name in _SHOWN}
 
 
 def _draw(rows: dict[str, dict[str, list[float]]], figure: Any, colours: Any) -> None:

@@ -6,29 +6,20 @@ Each benchmark runs in a process of its own, on JAX's default device.
 
 import statistics
 
+import jax
+
 from .case import FUNCTION
 from .cases import CASES
-from .timing import measure
+from .timing import measure, ratios
 
 
 _CALLS = [x.name for x in CASES.values() if x.modes == ("dispatch", "blocked")]
 _RIVALS = [x for x in FUNCTION if x != "ours"]
 
 
-def _case(name, *contenders):
-    """A case, or asv's signal to skip it if it lacks one of the contenders."""
-    import jax
-
-    case = CASES[name]
-    if not {*contenders} <= {*case.contenders}:
-        raise NotImplementedError(f"{name} has not all of {contenders}")
-    jax.config.update("jax_enable_compilation_cache", False)
-    return case
-
-
-def _median(case, rival, mode, rounds):
-    done = [x[mode] for x in measure(case, rounds, ("ours", rival))]
-    return statistics.median(x["ours"] / x[rival] for x in done)
+def _ratio(name, rival, mode, rounds=15):
+    times = measure(CASES[name], rounds, ("ours", rival))
+    return statistics.median(ratios(times[mode], rival))
 
 
 class Ratios:
@@ -39,12 +30,15 @@ class Ratios:
     unit = "eqx_fastjit / rival (below 1 is faster)"
 
     def setup(self, rival, name):
-        self.case = _case(name, "ours", rival)
+        """By this exception, asv skips what is no contender."""
+        if not {"ours", rival} <= {*CASES[name].contenders}:
+            raise NotImplementedError(f"{name} has no {rival}")
+        jax.config.update("jax_enable_compilation_cache", False)
 
     def track_dispatch(self, rival, name):
         """Until the call returns."""
-        return _median(self.case, rival, "dispatch", 15)
+        return _ratio(name, rival, "dispatch")
 
     def track_blocked(self, rival, name):
         """Until the result is ready."""
-        return _median(self.case, rival, "blocked", 15)
+        return _ratio(name, rival, "blocked")

@@ -1,9 +1,8 @@
-"""Results as tables, and how these look on a terminal."""
+"""Results as tables."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .case import CONTENDERS
 from .results_file import Results
 from .timing import Interval, interval, ratios
 
@@ -33,10 +32,10 @@ EXPLANATION = (
 
 
 class Cell(NamedTuple):
-    """A cell. `kind` says what a ratio shows: `"faster"`, `"slower"`, or neither."""
+    """A cell, and whether it is a ratio that is below 1."""
 
     text: str
-    kind: str = ""
+    is_faster: bool = False
 
 
 _NOISE = Cell("–")  # noqa: RUF001
@@ -73,9 +72,8 @@ def ratio_cell(x: Interval, with_interval: bool = True) -> Cell:
     if x.high - x.low > x.median:
         return _NOISE
     low, high = f"{x.low:.2f}", f"{x.high:.2f}"
-    kind = "faster" if float(high) < 1 else "slower" if float(low) > 1 else ""
     spread = f" ({low}–{high})" if with_interval else ""  # noqa: RUF001
-    return Cell(f"{x.median:.2f}{spread}", kind)
+    return Cell(f"{x.median:.2f}{spread}", float(high) < 1)
 
 
 # The name of a row, and the times of each contender.
@@ -126,43 +124,4 @@ def tables(results: Results, modes: Iterable[str] = TITLES) -> list[Table]:
                 for case, times in rows
             ]
         out += _tables(TITLES[mode], rows) if rows else []
-    return out
-
-
-# --- on a terminal --------------------------------------------------------------------
-
-
-def print_results(console, results: Results, dispatch: bool = False) -> None:
-    """Print tables, ratios first, and what could not be timed, on a console of rich.
-
-    `dispatch` includes the times until calls return.
-    """
-    for mode in (x for x in TITLES if dispatch or x != "dispatch"):
-        for table in reversed(tables(results, [mode])):
-            console.print(_for_rich(table))
-    names = {c for e in results["cases"] for by in e["times"].values() for c in by}
-    for name in filter(names.__contains__, CONTENDERS):
-        console.print(f"{NAMES[name]}: {CONTENDERS[name]}", highlight=False)
-    if results["cases"]:
-        console.print(EXPLANATION, highlight=False)
-    if busy := results.get("busy"):
-        console.print(busy, style="bold red", highlight=False)
-    for line in results["problems"]:
-        console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
-
-
-def _for_rich(table: Table):
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    styles = {"faster": "bold green", "slower": "bold red", "": ""}
-    out = RichTable(
-        title=table.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    out.add_column(table.columns[0], no_wrap=True)
-    for column in table.columns[1:]:
-        out.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
-    for row in table.rows:
-        out.add_row(*[Text(cell.text, styles[cell.kind]) for cell in row])
     return out

@@ -232,9 +232,16 @@ def _round_of(case: Case, calls: dict[str, Call]) -> dict[str, Callable[[], Any]
     return {name: sampler.round for name, sampler in samplers.items()}
 
 
+# The time of each round, by mode and contender.
+Times = dict[str, dict[str, list[float]]]
+
+
 def measure(
-    case: Case, rounds: int, contenders: tuple[str, ...] = ()
-) -> Iterator[dict[str, dict[str, float]]]:
+    case: Case,
+    rounds: int,
+    contenders: tuple[str, ...] = (),
+    times: Times | None = None,
+) -> Times:
     """Time contenders of a case in this process.
 
     **Arguments:**
@@ -242,12 +249,13 @@ def measure(
     - `case`: the case.
     - `rounds`: the number of rounds, of which the case may allow fewer.
     - `contenders`: by default, all of the case.
+    - `times`: where the times go, round by round, for who wants them after Ctrl-C.
 
-    **Returns:** an iterator with the times of each round, by mode and contender: in
-    microseconds, and for first calls in milliseconds.
+    **Returns:** the times: in microseconds, and for first calls in milliseconds.
 
     **Raises:** `OutputsDiffer` if contenders return different results.
     """
+    times = {} if times is None else times
     calls = case.build(contenders)
     check_equal(calls)
     timed = _round_of(case, calls)
@@ -255,6 +263,10 @@ def measure(
         order = list(timed)
         for _ in range(min(rounds, case.rounds or rounds)):
             found = {name: timed[name]() for name in order}
-            yield {mode: {n: found[n][mode] for n in timed} for mode in case.modes}
+            for mode in case.modes:
+                for name in timed:
+                    by = times.setdefault(mode, {})
+                    by.setdefault(name, []).append(found[name][mode])
             # No contender is always first, or always after the same one.
             order = order[1:] + order[:1]
+    return times

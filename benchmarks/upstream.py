@@ -9,13 +9,19 @@ cannot tell such parts. Needs valgrind, its headers and a C compiler; takes ten 
 
 import argparse
 import ctypes
-import gc
 import json
 import sys
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks import parser_of, prefer_installed_package
+import equinox as eqx
+import equinox._jit as jit  # noqa: TID251
+import jax
+import numpy as np
+from equinox._compile_utils import hashable_combine  # noqa: TID251
+
+from benchmarks import cases, instructions, pages, parser_of
+from benchmarks.results_file import new_results
 
 
 CASES = ("identity", "mlp_8", "gpt")
@@ -35,8 +41,6 @@ WORDS = {
     "jit": "`jax.jit`, static arguments removed by hand",
     "ours": "eqx_fastjit, which is in C",
 }
-# Python specializes bytecode again after a name was replaced.
-_WARM_CALLS, _CALLS = 300, 20
 
 
 def _parts() -> dict[str, dict[str, Any]]:
@@ -44,11 +48,6 @@ def _parts() -> dict[str, dict[str, Any]]:
 
     The key `""` is the `__getattribute__` of what `filter_jit` returns.
     """
-    import equinox._jit as jit  # noqa: TID251
-    import jax
-    import numpy as np
-    from equinox._compile_utils import hashable_combine  # noqa: TID251
-
     array = type(jax.numpy.zeros(()))
     arrays = frozenset((array, np.ndarray))
 
@@ -91,61 +90,32 @@ def _parts() -> dict[str, dict[str, Any]]:
 
 def _replace(names: dict[str, Any]) -> dict[str, Any]:
     """Put something in the place of names; what was there."""
-    import equinox._jit as jit  # noqa: TID251
-
     was: dict[str, Any] = {}
     for name, value in names.items():
         home, attribute = (jit, name) if name else (jit._JitWrapper, "__getattribute__")
         was[name] = getattr(home, attribute)
-        type.__setattr__(home, attribute, value) if not name else setattr(
-            home, name, value
-        )
+        (setattr if name else type.__setattr__)(home, attribute, value)
     return was
 
 
 def _calls(library: str) -> None:
     """Make the calls that callgrind counts."""
-    import equinox as eqx
-    import jax
-
-    from benchmarks.cases import CASES as known
-
-    jax.config.update("jax_enable_compilation_cache", False)
     marks = ctypes.PyDLL(library)
+    jax.config.update("jax_enable_compilation_cache", False)
     for part, names in _parts().items():
         was = _replace(names)
         for case in CASES:
-            contenders = ("eqx",) if part else ("eqx", "jit", "flat", "ours")
-            for who, call in known[case].build(contenders).items():
-                for _ in range(_WARM_CALLS):
-                    jax.block_until_ready(call())
-                gc.disable()
-                marks.start()
-                call()
-                marks.zero()
-                for _ in range(_CALLS):
-                    call()
-                marks.dump(f"{case}/{part or who}".encode())
-                marks.stop()
-                gc.enable()
+            contenders = ("eqx",) if part else ("eqx", "jit", "ours")
+            calls = cases.CASES[case].build(contenders)
+            calls = {part or who: call for who, call in calls.items()}
+            # Python specializes bytecode again after a name was replaced.
+            instructions.record(marks, case, calls, warm=300)
         _replace(was)
         eqx.clear_caches()
 
 
-def measure() -> dict[str, dict[str, float]]:
-    """Instructions of a call of each case, by contender or part that is replaced."""
-    from benchmarks.instructions import callgrind
-
-    out: dict[str, dict[str, float]] = {case: {} for case in CASES}
-    for (case, name), (total,) in callgrind("benchmarks.upstream").items():
-        out[case][name] = total / _CALLS
-    return out
-
-
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: what each part saves, of Equinox's instructions."""
-    from benchmarks.pages import made_by, markdown_table
-
     counts: dict[str, dict[str, float]] = results["instructions"]
     rows = [
         ["instructions of a call", *(f"{by['eqx']:,.0f}" for by in counts.values())]
@@ -153,8 +123,8 @@ def markdown(results: dict[str, Any]) -> str:
     for name, words in WORDS.items():
         saved = [1 - by[name] / by["eqx"] for by in counts.values()]
         rows.append([words, *(f"{round(100 * x)}%" for x in saved)])
-    table = markdown_table(["", *(f"`{case}`" for case in counts)], rows)
-    return f"{table}\n\n{made_by(results)}"
+    table = pages.markdown_table(["", *(f"`{case}`" for case in counts)], rows)
+    return f"{table}\n\n{pages.made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -165,12 +135,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.library:
         _calls(options.library)
         return 0
-    from benchmarks.instructions import CannotCount
-    from benchmarks.results_file import new_results
-
+    results = new_results("benchmarks.upstream")
     try:
-        results = {**new_results("benchmarks.upstream"), "instructions": measure()}
-    except CannotCount as e:
+        results["instructions"] = instructions.count("benchmarks.upstream")
+    except instructions.CannotCount as e:
         print(f"benchmarks.upstream: {e}", file=sys.stderr)
         return 2
     if options.json:
@@ -180,5 +148,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())

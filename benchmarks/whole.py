@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import parser_of, prefer_installed_package
+from benchmarks import parser_of
 
 
 _PAIRS = 12
@@ -63,7 +63,7 @@ def markdown(results: dict[str, Any]) -> str:
         seconds = {who: x[:pairs] for who, x in entry["seconds"].items()}
         wall = [f"{statistics.median(seconds[who]):.2f}" for who in ("eqx", "ours")]
         ratio = ratio_cell(interval(ratios(seconds, "eqx")))
-        shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
+        shown = f"**{ratio.text}**" if ratio.is_faster else ratio.text
         rows.append([entry["title"], *wall, shown])
     made = f"{pairs} pairs of each program. {made_by(results)}"
     return f"{markdown_table(head, rows)}\n\n{made}"
@@ -99,5 +99,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())

@@ -109,14 +109,14 @@ def _bench(name: str, page: Path) -> str:
     return pages.side_by_side(_by_device(), name)
 
 
-def _loops(device: str, page: Path) -> str:
-    """The table of whole loops. On a GPU, they were first timed by hand."""
-    results = _results(device)
-    if not any("iteration" in e["times"] for e in results["cases"]):
-        results = _results(f"loops_{device}")
-    if "rows" in results:
-        return pages.loops_by_hand(results, _results("loops_cpu"))
-    return pages.loops(results)
+def _loops(name: str, page: Path) -> str:
+    """The table of whole loops of each device: of the first file that has them."""
+    tables: dict[str, str] = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        results = _results(file.stem)
+        if any("iteration" in e.get("times", ()) for e in results.get("cases", ())):
+            tables.setdefault(results["device"]["platform"], pages.loops(results))
+    return "\n\n".join(tables.values())
 
 
 # --- putting it into the pages --------------------------------------------------------

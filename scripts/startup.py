@@ -88,8 +88,8 @@ def _later_calls(name: str, path: str) -> list[float]:
         "jitted": lambda: lambda: function(*args),
     }
     case = Case(name, "", "", lambda: makers, tuple(makers))
-    rounds = [found["blocked"] for found in measure(case, _CALL_ROUNDS)]
-    return [times["loaded"] / times["jitted"] for times in rounds]
+    times = measure(case, _CALL_ROUNDS)["blocked"]
+    return [a / b for a, b in zip(times["loaded"], times["jitted"], strict=True)]
 
 
 # --- in the process that starts them --------------------------------------------------

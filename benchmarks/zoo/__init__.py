@@ -4,7 +4,7 @@ Nobody tunes the engine for any of them. They are written plainly, and their wid
 small, so that most of the time of a call is overhead.
 """
 
-from . import networks, parameters, science
+from . import networks, parameters
 
 
-__all__ = ["networks", "parameters", "science"]
+__all__ = ["networks", "parameters"]

@@ -1,15 +1,26 @@
-"""Networks: a transformer, a CNN with BatchNorm, a recurrent network, a GAN, LoRA."""
+"""Networks: transformers, a CNN, a recurrent one, LoRA, a neural ODE, a policy."""
 
+import functools as ft
 import math
+from collections.abc import Callable
+from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from benchmarks.case import case, Makers
-from benchmarks.contenders import filled, of_function, of_loop, training
+from benchmarks.case import Call, case, Makers
+from benchmarks.contenders import (
+    each,
+    filled,
+    FILTER_JITS,
+    of_function,
+    of_loop,
+    training,
+)
 
 
 # --- a transformer -------------------------------------------------------------------
@@ -171,76 +182,6 @@ def gru() -> Makers:
     return training(loss, model, optax.adam(1e-3), xs.reshape(4, 8, 2), ys)
 
 
-# --- a GAN ---------------------------------------------------------------------------
-
-
-_gan_optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
-
-
-def _bce(logits: jax.Array, label: float) -> jax.Array:
-    labels = jnp.full_like(logits, label)
-    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
-
-
-def _discriminator_loss(discriminator, generator, real, noise):
-    fake = jax.vmap(generator)(noise)
-    on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
-    return _bce(on_real, 1.0) + _bce(on_fake, 0.0)
-
-
-def _generator_loss(generator, discriminator, noise):
-    return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
-
-
-def discriminator_step(discriminator, opt_state, generator, real, noise):
-    """A step of the discriminator: itself, its optimiser's state, and its loss."""
-    grad = eqx.filter_value_and_grad(_discriminator_loss)
-    loss, grads = grad(discriminator, generator, real, noise)
-    updates, opt_state = _gan_optimiser.update(grads, opt_state)
-    return eqx.apply_updates(discriminator, updates), opt_state, loss
-
-
-def generator_step(generator, opt_state, discriminator, noise):
-    """A step of the generator: itself, its optimiser's state, and its loss."""
-    grad = eqx.filter_value_and_grad(_generator_loss)
-    loss, grads = grad(generator, discriminator, noise)
-    updates, opt_state = _gan_optimiser.update(grads, opt_state)
-    return eqx.apply_updates(generator, updates), opt_state, loss
-
-
-def gan_step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
-    """One step of both networks, each with its own state of the optimiser."""
-    key, subkey = jr.split(key)
-    noise = jr.normal(subkey, (real.shape[0], 4))
-    g, d = models["generator"], models["discriminator"]
-    g_state, d_state = opt_states["generator"], opt_states["discriminator"]
-    d, d_state, d_loss = discriminator_step(d, d_state, g, real, noise)
-    g, g_state, g_loss = generator_step(g, g_state, d, noise)
-    models = {"generator": g, "discriminator": d}
-    opt_states = {"generator": g_state, "discriminator": d_state}
-    return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
-
-
-def new_gan() -> tuple[dict, dict]:
-    """The networks, filled with numbers, and the states of their optimisers."""
-    keys = jr.split(jr.key(0))
-    relu, leaky_relu = jax.nn.relu, jax.nn.leaky_relu
-    models = filled(
-        lambda: {
-            "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
-            "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
-        }
-    )
-    arrays = {name: eqx.filter(model, eqx.is_array) for name, model in models.items()}
-    return models, {name: _gan_optimiser.init(x) for name, x in arrays.items()}
-
-
-@case("zoo", "GAN, a step of both networks, which are in dictionaries")
-def gan() -> Makers:
-    data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
-    return of_loop(gan_step, (*new_gan(), jr.PRNGKey(1)), (data,))
-
-
 # --- LoRA ----------------------------------------------------------------------------
 
 
@@ -269,24 +210,94 @@ def _lora_layers(depth: int) -> list[LoRA]:
     ]
 
 
-@case("zoo", "Adam step of LoRA, with the other layers frozen")
+@case("zoo", "Adam step of LoRA, with another optimiser for the layers beside it")
 def lora_step() -> Makers:
-    model = filled(lambda: _lora_layers(6))
-
-    nothing = jax.tree.map(lambda _: False, model)
-    learns = [eqx.tree_at(lambda x: (x.down, x.up), m, (True, True)) for m in nothing]
-    optimiser = optax.adam(1e-3)
-    opt_state = optimiser.init(eqx.filter(model, learns))
-
-    def loss(trained: list[LoRA], frozen: list[LoRA], x: jax.Array) -> jax.Array:
-        for layer in eqx.combine(trained, frozen):
+    def loss(model: list[LoRA], x: jax.Array) -> jax.Array:
+        for layer in model:
             x = jax.nn.relu(layer(x))
         return jnp.mean(x**2)
 
-    def step(model: list[LoRA], opt_state: optax.OptState, x: jax.Array):
-        trained, frozen = eqx.partition(model, learns)
-        value, grads = jax.value_and_grad(loss)(trained, frozen, x)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(model, updates), opt_state, value
+    def beside(layers: list[LoRA]) -> list[jax.Array]:
+        return [x for layer in layers for x in (layer.down, layer.up)]
 
-    return of_loop(step, (model, opt_state), (jnp.ones(WIDTH),))
+    def label(params: list[LoRA]) -> list[LoRA]:
+        frozen = jax.tree.map(lambda _: "frozen", params)
+        return eqx.tree_at(beside, frozen, replace_fn=lambda _: "learns")
+
+    by = {"learns": optax.adam(1e-3), "frozen": optax.set_to_zero()}
+    optimiser = optax.multi_transform(by, label)
+    model = filled(lambda: _lora_layers(6))
+    return training(loss, model, optimiser, jnp.ones(WIDTH))
+
+
+# --- a neural differential equation ---------------------------------------------------
+
+
+class NeuralODE(eqx.Module):
+    field: eqx.nn.MLP
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController
+
+    def __call__(self, ts: jax.Array, start: jax.Array):
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, args: self.field(y)),
+            self.solver,
+            t0=ts[0],
+            t1=ts[-1],
+            dt0=ts[1] - ts[0],
+            y0=start,
+            stepsize_controller=self.controller,
+            saveat=diffrax.SaveAt(ts=ts),
+            max_steps=64,
+        )
+        return solution.ys
+
+
+@case("zoo", "neural ODE by Diffrax, which checks for errors and blocks")
+def neural_ode() -> Makers:
+    def solve(model: NeuralODE, ts: jax.Array, start: jax.Array):
+        return model(ts, start)
+
+    model = NeuralODE(
+        filled(lambda: eqx.nn.MLP(2, 2, 8, 2, jax.nn.softplus, key=jr.key(0))),
+        diffrax.Tsit5(),
+        diffrax.PIDController(rtol=1e-3, atol=1e-6),
+    )
+    return of_function(solve, model, jnp.linspace(0, 1, 4), jnp.array([1.0, 0.5]))
+
+
+# --- a policy -------------------------------------------------------------------------
+
+
+@case("zoo", "RL policy with a jitted method and a typed key")
+def policy() -> Makers:
+    observation, key = jnp.ones(4), jr.key(1)
+
+    def new(jit: Callable[..., Any]) -> Any:
+        class Policy(eqx.Module):
+            torso: eqx.nn.MLP
+            mean: eqx.nn.Linear
+            log_std: jax.Array
+            bound: float
+
+            @jit
+            def act(self, observation: jax.Array, key: jax.Array) -> jax.Array:
+                mean = self.mean(self.torso(observation))
+                noise = jr.normal(key, mean.shape)
+                action = mean + jnp.exp(self.log_std) * noise
+                return jnp.clip(action, -self.bound, self.bound)
+
+        keys = jr.split(jr.key(0))
+        torso = eqx.nn.MLP(4, 16, 16, 2, jnp.tanh, key=keys[0])
+        return Policy(torso, eqx.nn.Linear(16, 2, key=keys[1]), jnp.zeros(2), 1.0)
+
+    def by_method(jit: Callable[..., Any]) -> Call:
+        policy = filled(ft.partial(new, jit))
+        return lambda: policy.act(observation, key)
+
+    def act(policy: Any, observation: jax.Array, key: jax.Array) -> jax.Array:
+        return policy.act(observation, key)
+
+    plain = filled(ft.partial(new, lambda method: method))
+    by_hand = of_function(act, plain, observation, key)
+    return {**by_hand, **each(by_method, FILTER_JITS)}

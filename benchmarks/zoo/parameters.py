@@ -11,47 +11,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 
-from benchmarks.case import case, Makers
-from benchmarks.contenders import filled, of_function, of_loop, training
+from benchmarks.case import Call, case, Makers
+from benchmarks.contenders import filled, of_function, of_loop
 
 
 # --- no classes at all
-
-
-@case("zoo", "parameters in dictionaries, lists and tuples, with strings")
-def nested_parameters() -> Makers:
-    """Dictionaries of lists of tuples, with the activations by their names."""
-    rng = np.random.default_rng(0)
-
-    def dense(activation: str | None) -> dict:
-        weight = jnp.asarray(rng.normal(size=(8, 8)), jnp.float32)
-        return {"weights": (weight, jnp.zeros(8)), "activation": activation}
-
-    params = {
-        "encoder": {"layers": [dense("relu"), dense("tanh"), dense("gelu")]},
-        "decoder": {"layers": [dense("silu"), dense(None)]},
-        "scaling": {"input": jnp.ones(()), "output": [jnp.ones(8), "multiply"]},
-        "name": "autoencoder",
-        "version": (1, 2, "beta"),
-    }
-
-    def run(layers: list[dict], x: jax.Array) -> jax.Array:
-        for layer in layers:
-            weight, bias = layer["weights"]
-            x = weight @ x + bias
-            if layer["activation"] is not None:
-                x = getattr(jax.nn, layer["activation"])(x)
-        return x
-
-    def apply(params: dict, x: jax.Array) -> dict:
-        latent = run(params["encoder"]["layers"], x * params["scaling"]["input"])
-        out = run(params["decoder"]["layers"], latent)
-        scale, how = params["scaling"]["output"]
-        return {"latent": latent, "out": out * scale if how == "multiply" else out}
-
-    return of_function(apply, params, jnp.ones(8))
 
 
 _DIMENSIONS = {"query": (8, 8), "key": (8, 8), "value": (8, 8), "out": (8, 8)}
@@ -117,6 +82,20 @@ def decoder_cache() -> Makers:
     layers = {name: {"step": zero, "keys": empty, "values": empty} for name in params}
     cache = {"position": zero, "layers": layers}
     return of_loop(step, (cache, jnp.ones(8)), (params,))
+
+
+# --- static arguments
+
+
+def _with_static(fun: Callable[..., Any], static: Any, hashable: Any) -> Makers:
+    """`fun` of an array and what is static, which `jax.jit` has to hash."""
+
+    def by_hand() -> Call:
+        jitted, hashed = jax.jit(fun, static_argnums=1), hashable(static)
+        return lambda: jitted(x, hashed)
+
+    x = jnp.ones(8)
+    return {**of_function(fun, x, static), "jit": by_hand}
 
 
 # --- layers that each have a configuration
@@ -188,13 +167,7 @@ def configurations_20() -> Makers:
             x = config.activation(config.gain * x)
         return x
 
-    # `jax.jit` has to hash its static arguments.
-    def by_hand() -> Callable[[], jax.Array]:
-        jitted = jax.jit(apply, static_argnums=1)
-        return lambda: jitted(x, tuple(configs))
-
-    x = jnp.ones(8)
-    return {**of_function(apply, x, configs), "jit": by_hand}
+    return _with_static(apply, configs, tuple)
 
 
 # --- an activation of its own for each layer
@@ -241,7 +214,7 @@ def numpy_weights() -> Makers:
     return of_function(apply, weights, jnp.ones(8))
 
 
-# --- statics
+# --- 200 static arguments
 
 
 class Pooling(enum.Enum):
@@ -269,76 +242,8 @@ _KINDS: tuple[Callable[[int], Any], ...] = (
 def statics_200() -> Makers:
     options = {f"option_{i}": _KINDS[i % len(_KINDS)](i) for i in range(200)}
 
-    def apply(x: jax.Array, options: dict[str, Any]) -> jax.Array:
+    def apply(x: jax.Array, options: Any) -> jax.Array:
+        options = dict(options)
         return options["option_7"](x * options["option_0"] + options["option_1"])
 
-    # `jax.jit` has to hash its static arguments.
-    def by_hand() -> Callable[[], jax.Array]:
-        items = tuple(options.items())
-        jitted = jax.jit(lambda x, items: apply(x, dict(items)), static_argnums=1)
-        return lambda: jitted(x, items)
-
-    x = jnp.ones(8)
-    return {**of_function(apply, x, options), "jit": by_hand}
-
-
-# --- many models at once
-
-
-@case("zoo", "ensemble of 5 MLPs by filter_vmap")
-def ensemble() -> Makers:
-    @eqx.filter_vmap
-    def make(key: jax.Array) -> eqx.nn.MLP:
-        return eqx.nn.MLP(4, 2, 8, 2, key=key)
-
-    @eqx.filter_vmap(in_axes=(eqx.if_array(0), None))
-    def evaluate(model: eqx.nn.MLP, x: jax.Array) -> jax.Array:
-        return model(x)
-
-    def predict(models: eqx.nn.MLP, x: jax.Array):
-        outputs = evaluate(models, x)
-        return jnp.mean(outputs, axis=0), jnp.std(outputs, axis=0)
-
-    models = filled(lambda: make(jr.split(jr.key(0), 5)))
-    return of_function(predict, models, jnp.ones(4))
-
-
-# --- a classifier, whose head has an optimiser of its own
-
-
-class Classifier(eqx.Module):
-    backbone: list[eqx.nn.Linear]
-    norms: list[eqx.nn.LayerNorm]
-    activation: Callable
-    head: eqx.nn.Linear
-
-    def __init__(self, depth: int = 4, width: int = 8, *, key: jax.Array):
-        key_head, *keys = jr.split(key, 1 + depth)
-        self.backbone = [eqx.nn.Linear(width, width, key=key) for key in keys]
-        self.norms = [eqx.nn.LayerNorm(width) for _ in keys]
-        self.activation = jax.nn.gelu
-        self.head = eqx.nn.Linear(width, 3, key=key_head)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for layer, norm in zip(self.backbone, self.norms, strict=True):
-            x = x + self.activation(layer(norm(x)))
-        return self.head(x)
-
-
-def loss(model: Classifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
-    logits = jax.vmap(model)(xs)
-    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, ys))
-
-
-@case("zoo", "step with another optimiser for the head")
-def multi_transform() -> Makers:
-    def label(params):
-        labels = jax.tree.map(lambda _: "backbone", params)
-        head = jax.tree.map(lambda _: "head", params.head)
-        return eqx.tree_at(lambda model: model.head, labels, head)
-
-    of_backbone, of_head = optax.sgd(1e-4, momentum=0.9), optax.adam(1e-3)
-    optimiser = optax.multi_transform({"backbone": of_backbone, "head": of_head}, label)
-    model = filled(lambda: Classifier(key=jr.key(0)))
-    xs, ys = jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.array([0, 1, 2, 1])
-    return training(loss, model, optimiser, xs, ys)
+    return _with_static(apply, options, lambda options: tuple(options.items()))

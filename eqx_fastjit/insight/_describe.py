@@ -20,9 +20,12 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from eqx_fastjit._callables import place_of
 from eqx_fastjit._facts import (
     aval_of,
     current_settings,
+    is_users,
+    Place,
     placement_of,
     SETTINGS,
 )
@@ -58,6 +61,8 @@ class Leaf(NamedTuple):
     of: str = ""
     # Of a node: whether it is an `equinox.Module`.
     is_module: bool = False
+    # Of a static that is a function of the user's: where it was defined.
+    place: Place | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -273,10 +278,11 @@ def number_of(x: Any) -> int:
 
 
 def _static(part: _Part, has_fields: bool) -> Leaf:
-    x = part.value
+    x, place = part.value, None
     try:
         if type(x) is types.FunctionType:
             identity = number_of(x)
+            place = place_of(x) if is_users(x.__code__.co_filename) else None
         elif type(x) in _ATOMS and x == x:
             identity = hash(x)
         else:
@@ -292,4 +298,5 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
         type=_type_name(type(x)),
         identity=identity,
         of=part.of,
+        place=place,
     )

@@ -9,12 +9,11 @@ from ._events import history
 from ._file import as_json, cache_directory, Run
 from ._report import make_report, Report
 from ._rules import Row
-from ._shown import Shown
 from ._text import write_text
 from ._watch import Watch, watching
 
 
-class DoctorReport(Shown):
+class DoctorReport:
     """What the doctor has to say of a block of code, or of a program up to now.
 
     `print` shows it as text, and a notebook as a page. Seconds are of the wall clock.
@@ -55,11 +54,14 @@ class DoctorReport(Shown):
     def __str__(self) -> str:
         return "the block has not ended" if self._report is None else self.text()
 
-    def _html(self) -> str:
-        return self.to_html()
+    __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        return None if self._report is None else super()._repr_html_()
+        try:
+            from ._page import in_notebook
+        except ImportError:  # of jinja2, which only the extra `insight` has
+            return None
+        return None if self._report is None else in_notebook(self.to_html())
 
     def _made(self) -> Report:
         if self._report is None:

@@ -11,7 +11,6 @@ from ._events import Event, history, is_watched, watch
 from ._functions import row_of
 from ._lines import row_lines
 from ._rules import Row
-from ._shown import Shown
 from ._table import shared, tables_of
 from ._why import line_of, title_of
 from ._words import plural, show_place, show_seconds, wrapped
@@ -26,7 +25,7 @@ _ROWS, _COLUMNS = 5, 88
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Explanation(Shown):
+class Explanation:
     """Why functions were traced or compiled again, and what it cost.
 
     `str` of it is the text.
@@ -65,6 +64,8 @@ class Explanation(Shown):
             lines.append(f"  {show_place(line_of(event))}: {reason.cause}")
             lines += (f"    {text}" for text in reason.texts)
         return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def describe_from_now_on(event: Event) -> None:

@@ -68,31 +68,27 @@ def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) ->
 
 def _values(found: Object) -> list[str]:
     """What its first leaf was, in order, each once."""
-    path = found.paths[0]
-    leaves = list(dict.fromkeys(found.table.leaves(path)))
     if found.kind == "function":
         return []
-    if found.kind == "placement":
-        return list(dict.fromkeys(show_placement(x) for x in leaves if x))
-    types = {x.type for x in leaves if x is not None and x.kind == "static"}
 
     def show(x: Leaf | None) -> str:
         if x is None:
             return "nothing"
+        if found.kind == "placement":
+            return show_placement(x)
         # A class that is not Python's own stands in the text.
-        is_clear = len(types) < 2 or x.kind != "static" or "." in x.type
+        is_clear = len(found.types) < 2 or x.kind != "static" or "." in x.type
         return str(x) if is_clear else f"{x} ({x.type})"
 
-    return list(dict.fromkeys(map(show, leaves)))
+    return list(dict.fromkeys(map(show, found.leaves)))
 
 
 def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     leaf = table.leaf(found.paths[0])
     sizes = found.sizes or found.elements or [0]
     path = found.path
-    types = {x.type for x in found.leaves if x is not None and x.kind == "static"}
     # Where an `int` comes to some calls, arrays would have two dtypes.
-    number = f"float({path})" if types == {"int", "float"} else path
+    number = f"float({path})" if found.types == {"int", "float"} else path
     axes = [
         max((int(v) for v in table.values(x) if str(v).isdecimal()), default=0)
         for x in found.own
@@ -169,4 +165,7 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
 
 def _line_of_edit(table: Table, found: Object) -> Place | None:
     """Where what differs is made, if that is known."""
-    return table.rows[-1].event.function.place if found.kind == "function" else None
+    if found.kind == "function":
+        return table.rows[-1].event.function.place
+    leaf = found.leaves[-1]
+    return leaf.place if leaf is not None and found.kind == "callable" else None

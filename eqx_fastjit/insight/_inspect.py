@@ -13,7 +13,6 @@ from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
-from ._shown import Shown
 from ._target import target
 from ._words import plural, show_bytes, show_place, table
 
@@ -39,7 +38,7 @@ class LineCount:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Inspection(Shown):
+class Inspection:
     """The result of `inspect`. `str(inspection)` is for people.
 
     **Fields:**
@@ -69,6 +68,8 @@ class Inspection(Shown):
             refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
             title += f"\nIt calls back into Python: calls block{refused}"
         return "\n\n".join([title, *filter(None, tables)])
+
+    __repr__ = __str__
 
     def _lines(self) -> str:
         rows: list[Any] = []

@@ -48,23 +48,21 @@ def look(event: Event, jaxpr: Any) -> Look:
     with contextlib.suppress(Exception):
         if is_operation(event):
             return Look(operation=operation(jaxpr))
-        if jaxpr is None:
-            return out
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
-        calls_back = _calls_back(event, jaxpr)
+        calls_back = jaxpr is not None and _calls_back(event, jaxpr)
         out = Look(calls_back, calls_back)
-        if not (is_long or calls_back):
+        if jaxpr is None or not (is_long or calls_back):
             return out
         scope = read_jaxpr(jaxpr)
-        equations = [e for x in scope.distinct() for e in x.equations]
-        own = any(map(_is_own_callback, equations))
-        out = Look(calls_back, own)
+        equations = (e for x in scope.distinct() for e in x.equations)
+        out = out._replace(has_own_callbacks=any(map(_is_own_callback, equations)))
         if is_long:
             found = find_constants(scope, _source(event))
-            large = [
+            large = (
                 x for x in found if x.bytes >= _LARGE or x.seconds > _LEAST_SECONDS
-            ]
-            out = Look(calls_back, own, scope.size, tuple(large), scannable(scope))
+            )
+            rest = scope.size, tuple(large), scannable(scope)
+            out = Look(*out[:2], *rest)
     return out
 
 

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jax.extend.core import Literal
-
 from eqx_fastjit._blocking import jaxprs_in
 from eqx_fastjit._facts import is_users, Place
 
@@ -35,10 +33,9 @@ class UnrolledLoop:
     iterations: int
     # In all iterations, loops inside included.
     equations: int
-    # Whether all iterations have the same shapes, which a `scan` requires.
+    # Whether all iterations, but for one at most, have the same shapes, which a `scan`
+    # requires.
     uniform: bool
-    # Whether no iteration needs what another one has computed.
-    independent: bool = False
 
     @property
     def scan_equations(self) -> int:
@@ -132,20 +129,13 @@ def _found(scope: Scope) -> list[tuple[UnrolledLoop, list[Equation]]]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
-    arguments = {*scope.jax.invars}
     loops: list[tuple[UnrolledLoop, list[Equation]]] = []
-    # Of a loop with nothing but loops in it, that they leave nothing of.
-    inner = {n for times in executed.values() for n in times}
-    for place, equations in members.items():
-        if times := executed.get(place):
-            n = statistics.median_low(times)
-        elif (n := _rounds(equations)) in inner:
-            continue
+    # A loop with nothing but loops in it is in the count of these.
+    for place, times in executed.items():
+        equations, n = members[place], statistics.median_low(times)
         size = sum(e.size for e in equations)
-        is_uniform = _is_uniform(equations, n, arguments)
-        is_independent = is_uniform and _is_independent(equations, n)
-        loop = UnrolledLoop(place, n, size, is_uniform, is_independent)
         if n >= _MIN_ITERATIONS:
+            loop = UnrolledLoop(place, n, size, _is_uniform(equations, n))
             loops.append((loop, equations))
     return sorted(loops, key=lambda x: -x[0].equations)
 
@@ -196,77 +186,25 @@ def _times(lines: Iterable[dict[Any, int]]) -> int:
 _PARTS = ("slice", "pad")
 
 
-def _rounds(equations: list[Equation]) -> int:
-    """How often a loop is executed of which all is in loops inside it.
+def _is_uniform(equations: list[Equation], iterations: int) -> bool:
+    """Whether each instruction does the same to the same shapes, but for one iteration.
 
-    That is how often the rarest of its equations is there, by shapes and options.
-    """
-    counts = Counter(
-        (e.name, e.frames, str(e.jax.params), *(str(v.aval) for v in e.jax.outvars))
-        for e in equations
-        if e.name not in _PARTS
-    )
-    least = min(counts.values(), default=0)
-    # A gradient leaves out some of one iteration.
-    return least + 1 if least + 1 in counts.values() else least
-
-
-def _is_uniform(
-    equations: list[Equation], iterations: int, arguments: set[Any]
-) -> bool:
-    """Whether each instruction does the same to the same shapes each time.
-
-    `arguments`, such as the weight of a layer, have all their axes each time.
-
-    A gradient makes several equations of one, each with its own shape, and may leave
-    out those of one iteration.
+    Under `vmap`, what is carried may begin as a constant, which is not batched. A
+    gradient makes several equations of one, each with its own shape, and may leave out
+    those of one iteration.
     """
     types: dict[Any, Counter[str]] = collections.defaultdict(Counter)
-    operands: dict[Any, list[Any]] = {}
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
         both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
         has_own = e.name not in _PARTS and not jaxprs_in(e.jax)
         params = e.jax.params if has_own else {}
-        types[e.name, e.frames][text := f"{both} {params}"] += 1
-        operands[e.name, e.frames, text] = e.jax.invars
-    for key, found in types.items():
-        if (least := iterations - 1) > found.total():
-            continue  # of one iteration
-        usual = [operands[*key, text] for text, n in found.items() if n >= least]
-        for text, n in found.items():
-            own = operands[*key, text]
-            if n < least and not any(_is_unbatched(own, x, arguments) for x in usual):
-                return False
-    return True
-
-
-def _is_unbatched(own: list[Any], others: list[Any], arguments: set[Any]) -> bool:
-    """Whether operands are as others, but for an axis that some of these have not.
-
-    So is the first iteration under `vmap`, if what is carried begins as a constant.
-    """
-    pairs = [(v, w) for v, w in zip(own, others, strict=False) if v.aval != w.aval]
-    for v, w in pairs:
-        x, y = ([n for n in getattr(z.aval, "shape", ()) if n != 1] for z in (v, w))
-        is_less = x == y or any(x == [*y[:i], *y[i + 1 :]] for i in range(len(y)))
-        both = not isinstance(v, Literal) and not isinstance(w, Literal)
-        if not is_less or (both and {v, w} <= arguments):
-            return False
-    return bool(pairs)
-
-
-def _is_independent(equations: list[Equation], iterations: int) -> bool:
-    """Whether no iteration needs what another one has computed."""
-    total = Counter((e.name, e.frames) for e in equations)
-    seen: Counter[Any] = Counter()
-    made: dict[Any, int] = {}  # in which iteration a variable was
-    for e in equations:
-        key = e.name, e.frames
-        iteration = seen[key] * iterations // total[key]
-        seen[key] += 1
-        operands = (v for v in e.jax.invars if not isinstance(v, Literal))
-        if any(made.get(v, iteration) != iteration for v in operands):
-            return False
-        made.update(dict.fromkeys(e.jax.outvars, iteration))
-    return True
+        types[e.name, e.frames][f"{both} {params}"] += 1
+    least = iterations - 1
+    # What is there less often is of one iteration.
+    often = [found for found in types.values() if found.total() >= least]
+    return all(
+        max(found.values()) >= least
+        and all(n == 1 or n >= least for n in found.values())
+        for found in often
+    )

@@ -60,6 +60,11 @@ class Object:
         """What its first leaf was, in order, each once; `None` where there was none."""
         return list(dict.fromkeys(self.table.leaves(self.paths[0])))
 
+    @property
+    def types(self) -> set[str]:
+        """The types of what is static of that."""
+        return {x.type for x in self.leaves if x is not None and x.kind == "static"}
+
     def differs_within(self, classes: Partition) -> bool:
         """Whether it differs between rows of one class."""
         pairs = {*zip(classes, self.ids, strict=True)}

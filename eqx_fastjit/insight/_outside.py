@@ -9,7 +9,7 @@ import collections
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -43,9 +43,9 @@ class Operation(NamedTuple):
     is_loop: bool = False
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
-    # Distinguishes the calls that the user's line makes. In one, a library may load
-    # the arrays of a model, say.
-    call: int = 0
+    # The same object for all operations of one call that the user's line makes. In
+    # one, a library may load the arrays of a model, say.
+    call: Any = None
 
 
 def operation(jaxpr: Any) -> Operation:
@@ -63,30 +63,19 @@ def operation(jaxpr: Any) -> Operation:
         _listed(results),
         any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
         is_making,
-        _number_of(called[-1]),
+        _marked(called[-1]),
     )
 
 
-class _Mark:
-    """The trace function of a frame, which nothing calls unless the user debugs.
+def _marked(frame: FrameType) -> Any:
+    """What tells a frame from others: its trace function, which nothing calls.
 
-    So frames are told apart: another one may have the `id` of one that is gone, and
-    there are no weak references to frames.
+    Another frame may have the `id` of one that is gone, and there are no weak
+    references to frames.
     """
-
-    def __init__(self) -> None:
-        self.number = next(_numbers)
-
-    def __call__(self, *_: Any) -> None: ...
-
-
-_numbers = itertools.count(1)
-
-
-def _number_of(frame: FrameType) -> int:
     if frame.f_trace is None:
-        frame.f_trace = _Mark()
-    return getattr(frame.f_trace, "number", 0)
+        frame.f_trace = lambda *_: None
+    return frame.f_trace
 
 
 def _listed(shapes: list[str]) -> str:
@@ -118,10 +107,10 @@ def operation_rows(
             functions[place.file, place.function].append(found)
     out: list[tuple[Row, list[Event]]] = []
     for (_, function), found in functions.items():
-        found.sort(key=_again, reverse=True)
         # Of each, the first is needed.
+        found.sort(key=lambda x: -sum(e.seconds for e in x[1:]))
         again = [e for x in found for e in x[1:]]
-        out.append((_row(function, found, seen), again))
+        out.append((_row(function, found, again, seen), again))
     return out
 
 
@@ -131,42 +120,34 @@ def _caller(event: Event) -> Place | None:
     return next(frames, line_of(event))
 
 
-def _again(events: Sequence[Event]) -> float:
-    return sum(e.seconds for e in events[1:])
-
-
 def _row(
-    function: str, found: list[list[Event]], seen: Callable[[Event], Operation]
+    function: str,
+    found: list[list[Event]],
+    again: list[Event],
+    seen: Callable[[Event], Operation],
 ) -> Row:
     main = found[0]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
-    is_again = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
+    is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
     values = tuple(dict.fromkeys(seen(e).operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(seen(e).results for e in main))
-    saves = sum(map(_again, found))
+    saves = sum(e.seconds for e in again)
     facts = {
         "operations": listed((x[0].function.name for x in found), 2),
         "values": ", ".join([*(shortened(x, 40) for x in values[:2]), "..."]),
     }
-    rule = "eager-function" if is_again else "eager"
-    part = part_of(
-        rule,
-        facts,
-        values=values,
-        count=sum(len(x) - 1 for x in found),
-        saves=saves,
-        gain=saves,
-        other_data=rule == "eager",
-    )
+    rule = "eager-function" if is_same else "eager"
+    fields: Any = {"values": values, "count": len(again), "other_data": not is_same}
+    part = part_of(rule, facts, saves=saves, gain=saves, **fields)
     return Row(
         function.rpartition("<locals>.")[2],
         (part,),
         _caller(main[0]),
         seconds=sum(e.seconds for x in found for e in x),
         saves=saves,
-        other_data=saves if part.other_data else 0.0,
+        other_data=0.0 if is_same else saves,
         compilations=sum(map(len, found)),
         programs=len({program_key(e) for x in found for e in x}),
     )

@@ -47,13 +47,8 @@ def page(report: Report) -> str:
     )
 
 
-def text_page(title: str, text: str) -> str:
-    """A page of a text that is laid out already."""
-    return _environment().get_template("text.html").render(title=title, text=text)
-
-
 def in_notebook(html: str) -> str:
-    """A page within a notebook, whose styles and scripts stay apart from its own."""
+    """A page within a notebook, whose styles stay apart from its own."""
     # Its own height, once it is there; where scripts do not run, it scrolls.
     fit = "this.style.height=this.contentDocument.documentElement.scrollHeight+'px'"
     style = "width:100%;height:30em;border:0;color-scheme:light dark"

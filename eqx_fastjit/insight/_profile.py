@@ -23,7 +23,6 @@ from eqx_fastjit._jit import filter_jit
 
 from ._equations import JAX
 from ._events import history
-from ._shown import Shown
 from ._target import target
 from ._timing import time_call, time_calls, Timing
 from ._words import show_place, show_seconds, table, wrapped
@@ -44,7 +43,7 @@ MATTERS = 0.05
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Profile(Shown):
+class Profile:
     """The result of `profile`. `str(profile)` is for people.
 
     **Fields:**
@@ -73,6 +72,8 @@ class Profile(Shown):
             "\n".join(wrapped(self.conclusion)),
         ]
         return "\n\n".join(filter(None, parts))
+
+    __repr__ = __str__
 
 
 def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:

@@ -60,15 +60,17 @@ class Report:
 
 def headline(report: Report) -> str:
     """The report in a line."""
+    cpu = report.run.cpu_seconds
+    text = f"ran for {show_seconds(report.run.seconds)}"
+    text += f" ({show_seconds(cpu)} of CPU); " if cpu else "; "
+    if not report.compilations:
+        return f"{text}nothing was compiled"
     seconds = show_seconds(sum(e.seconds for e in report.run.events))
     again = show_seconds(report.again) if report.again else "none of it"
-    cpu = report.run.cpu_seconds
-    spent = f" ({show_seconds(cpu)} of CPU)" if cpu else ""
     total = sum(x.saves - x.later for x in report.rows)
     saved = f". The rows save {show_seconds(total)}" if total > 0 else ""
     return (
-        f"ran for {show_seconds(report.run.seconds)}{spent}"
-        f"; {plural(report.compilations, 'compilation')} of "
+        f"{text}{plural(report.compilations, 'compilation')} of "
         f"{plural(report.programs, 'program')} took {seconds}: {again} for programs "
         f"that it had{saved}"
     )

@@ -47,14 +47,6 @@ class _Value:
         self._is_array = isinstance(read.value, jax.Array)
         self._then = weakref.ref(read.value) if self._is_array else _content(read.value)
 
-    @property
-    def what(self) -> str:
-        """What kind of thing it is."""
-        if self.path.steps:
-            is_item = isinstance(self.path.steps[-1], tuple)
-            return "entry" if is_item else "attribute"
-        return "global" if self.path.space == "global" else "variable"
-
     def now(self) -> Any:
         """The value now, or `MISSING` if it is the same, or gone."""
         found = value_at(self.path, self._function(), self._arguments)
@@ -135,13 +127,10 @@ class StaleValues:
             return
         for trace in traces:
             for value in trace.values:
-                now = value.now()
+                if (now := value.now()) is MISSING:
+                    continue
                 key = trace.event.function.key(), str(value.path)
-                if (
-                    now is not MISSING
-                    and key not in self._found
-                    and _is_for(trace, arrays)
-                ):
+                if key not in self._found and _is_for(trace, arrays):
                     self._found[key] = _row(trace.event, value, now)
 
     def found(self) -> list[Row]:

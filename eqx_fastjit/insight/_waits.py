@@ -29,7 +29,7 @@ from eqx_fastjit._function import Function
 
 from ._private import hook_waits
 from ._rules import part_of, Row
-from ._words import shortened, show_place, show_seconds
+from ._words import shortened, show_seconds
 
 
 # What waits if a jitted call does not return before its result is ready. The first one
@@ -37,8 +37,6 @@ from ._words import shortened, show_place, show_seconds
 # devices. The other one waits unless it is asynchronous.
 HAS_TO_BLOCK = "a jitted call that has to block"
 JITTED_CALL = "a jitted call that blocks"
-_CALLS = (HAS_TO_BLOCK, JITTED_CALL)
-_NO_SOURCE = "the value of an array"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
 
@@ -56,14 +54,6 @@ class Wait:
     reads: int = 0
     # Whether it is no single number with a fraction, and may decide what follows.
     decides: bool = False
-
-    def __str__(self) -> str:
-        code = self.what if self.what in _CALLS else f"`{self.what}`"
-        return f"{code} at {show_place(self.place)}"
-
-    def cost(self) -> str:
-        """`1500 x 1.2 ms`."""
-        return f"{self.count} x {show_seconds(self.seconds / self.count)}"
 
 
 class _Here(threading.local):
@@ -106,8 +96,7 @@ class Waits(contextlib.ExitStack):
     def found(self) -> list[Wait]:
         """The waits until now, the longest first."""
         with self._lock:
-            found = [wait for wait in self._found.values() if wait.reads or wait.count]
-        return sorted(found, key=lambda wait: -wait.seconds)
+            return sorted(self._found.values(), key=lambda wait: -wait.seconds)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = _here, time.perf_counter
@@ -123,14 +112,15 @@ class Waits(contextlib.ExitStack):
             finally:
                 here.inside, end = False, clock()
                 if end - start >= _SHORTEST or kind != "blocks":
-                    decides = kind != "blocks" and _decides(args)
-                    self._note(end - start, end, kind, decides)
+                    self._note(end - start, end, kind, args)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
             functools.update_wrapper(timed, function)
         return timed
 
-    def _note(self, seconds: float, ended: float, kind: str, decides: bool) -> None:
+    def _note(
+        self, seconds: float, ended: float, kind: str, args: Sequence[Any]
+    ) -> None:
         # The innermost frame of the program itself, and the function that it called.
         frame, called, blocks = sys._getframe(1), "", JITTED_CALL
         while not _is_written_by_user(frame.f_code):
@@ -143,11 +133,12 @@ class Waits(contextlib.ExitStack):
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        what = shortened(_expression_at(code, frame.f_lasti)) or _NO_SOURCE
+        what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             what = blocks
         has_waited = seconds >= _SHORTEST
+        decides = kind != "blocks" and _decides(args)
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
@@ -186,21 +177,13 @@ def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
     if not found or saves <= 0:
         return []
     first = max(found, key=lambda x: x.seconds)
-    function = first.place.function
-    if any(
-        x.decides and x.place.function == function and 2 * x.reads > first.reads
-        for x in waits
-    ):
+    function, what, n = first.place.function, first.what, first.count
+    beside = (x for x in waits if x.decides and x.place.function == function)
+    if any(2 * x.reads > first.reads for x in beside):
         return []
-    rule = "blocking-call" if first.what == JITTED_CALL else "waits"
-    part = part_of(
-        rule,
-        {"path": first.what, "cost": first.cost()},
-        path=first.what,
-        count=first.count,
-        saves=saves,
-        gain=saves,
-    )
+    rule = "blocking-call" if what == JITTED_CALL else "waits"
+    facts = {"path": what, "cost": f"{n} x {show_seconds(first.seconds / n)}"}
+    part = part_of(rule, facts, path=what, count=n, saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
     seconds = sum(x.seconds for x in found)
     return [Row(name, (part,), first.place, seconds=seconds, saves=saves, about=True)]

@@ -16,7 +16,7 @@ from ._look import Look
 from ._loops import UnrolledLoop
 from ._private import keeps_callbacks
 from ._rules import Part, part_of, Row
-from ._why import is_operation, line_of, name_of
+from ._why import line_of, name_of, stages_of
 from ._words import listed, show_seconds
 
 
@@ -25,8 +25,8 @@ from ._words import listed, show_seconds
 _SCANNED = 4
 # Seconds to read a compiled program from JAX's persistent cache.
 _READING = 4e-3
-# XLA's part over that of tracing and lowering, where a run has nothing to compare with.
-_USUAL = 4.0
+# XLA's part over that of tracing, where a run has nothing to compare with.
+_USUAL = 10.0
 
 
 def look_at(run: Run, event: Event) -> Look:
@@ -44,47 +44,32 @@ def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         for loop in look_at(run, event).loops:
             by_place.setdefault(loop.place, {})[event] = loop
     for place, loops in by_place.items():
-        saved = {
-            event: event.seconds * _share(run, event, loop) * _spared(loop)
-            for event, loop in loops.items()
+        shares = {
+            e: x.equations / max(1, look_at(run, e).equations) for e, x in loops.items()
         }
-        saved = {event: min(x, left[event]) for event, x in saved.items()}
-        for event, seconds in saved.items():
-            left[event] -= seconds
+        saved = 0.0
+        for event, loop in loops.items():
+            beyond = max(0.0, 1 - _SCANNED / loop.iterations)
+            spared = min(left[event], event.seconds * shares[event] * beyond)
+            left[event] -= spared
+            saved += spared
         longest = max(loops, key=lambda e: e.seconds)
-        loop = loops[longest]
+        name = name_of(longest.function)
         facts = {
-            "iterations": loop.iterations,
-            "share": f"{_share(run, longest, loop):.0%}",
-            "function": name_of(longest.function),
-            "scan": "map, or jax.vmap" if loop.independent else "scan",
+            "iterations": loops[longest].iterations,
+            "share": f"{shares[longest]:.0%}",
+            "function": name,
         }
-        total = sum(saved.values())
-        part = part_of(
-            "unrolled-loop",
-            facts,
-            count=len(loops),
-            saves=total,
-            gain=total,
-            line=place,
-        )
+        fields: Any = {"count": len(loops), "saves": saved, "gain": saved}
         yield Row(
-            name_of(longest.function),
-            (part,),
+            name,
+            (part_of("unrolled-loop", facts, line=place, **fields),),
             place,
             seconds=sum(e.seconds for e in loops),
-            saves=total,
+            saves=saved,
             about=True,
             compilations=len(loops),
         )
-
-
-def _share(run: Run, event: Event, loop: UnrolledLoop) -> float:
-    return loop.equations / max(1, look_at(run, event).equations)
-
-
-def _spared(loop: UnrolledLoop) -> float:
-    return max(0.0, 1 - (2 if loop.independent else _SCANNED) / loop.iterations)
 
 
 # --- captured constants ---------------------------------------------------------------
@@ -105,10 +90,10 @@ def constant_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         name = name_of(event.function)
         parts: list[Part] = []
         for x in constants[:3]:
-            text = f", {x.type}" if x.name else x.type
-            facts = {"path": x.name, "type": text, "function": name}
-            fields: dict[str, Any] = {"path": x.name} if x.name else {}
-            parts.append(part_of("captured-constant", facts, line=x.place, **fields))
+            text = f"{x.name}, {x.type}" if x.name else x.type
+            facts = {"path": text, "function": name}
+            part = part_of("captured-constant", facts, line=x.place, path=x.name)
+            parts.append(part)
         yield Row(
             name,
             tuple(parts),
@@ -124,27 +109,17 @@ def _by_constants(run: Run, event: Event) -> float:
     """About what constants add to a compilation.
 
     That is what XLA takes beyond its usual share in this run, and at most what holding
-    and folding them may take.
+    and folding them may take. Lowering takes longer with constants, tracing does not.
     """
-    others = [
-        e
+    tracing = {e: stages_of(e)["trace"] for e in run.events}
+    shares = [
+        e.compile / tracing[e]
         for e in run.events
-        if e.compile and e.lower and not e.cached
-        if not look_at(run, e).constants
+        if e.compile and tracing[e] and not (e.cached or look_at(run, e).constants)
     ]
-    shares = [e.compile / _before_xla(e) for e in others]
-    usual = (statistics.median(shares) if shares else _USUAL) * _before_xla(event)
-    # The former two take longer, too. In a small program an equation takes no longer
-    # than an operation that is compiled by itself.
-    if alone := [e.compile for e in others if is_operation(e)]:
-        usual = min(usual, statistics.median(alone) * look_at(run, event).equations)
+    usual = (statistics.median(shares) if shares else _USUAL) * tracing[event]
     most = sum(x.seconds for x in look_at(run, event).constants)
     return max(0.0, min(event.compile - usual, most))
-
-
-def _before_xla(event: Event) -> float:
-    """The seconds of tracing and lowering."""
-    return max(0.0, event.trace - event.nested) + event.lower
 
 
 # --- each run -------------------------------------------------------------------------

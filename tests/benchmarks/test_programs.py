@@ -31,10 +31,10 @@ def test_tables(results):
     seconds = {"eqx": [4.0] * 8, "ours": [2.0] * 8}
     entry = {"title": "a program", "seconds": seconds}
     more = {"title": "more", "seconds": {x: y * 2 for x, y in seconds.items()}}
-    text = whole.markdown({**results, "programs": [entry, more]})
+    text = " ".join(whole.markdown({**results, "programs": [entry, more]}).split())
     assert "| a program | 4.00 | 2.00 | **0.50" in text
     assert "8 pairs of each program. Made by" in text
     seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
     entry = {"name": "f", "seconds": seconds, "calls": [0.9, 1.0, 3.0]}
-    text = startup.markdown({**results, "programs": [entry]})
+    text = " ".join(startup.markdown({**results, "programs": [entry]}).split())
     assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text

@@ -71,7 +71,8 @@ def test_the_doctor_of_a_cell(run):
     assert "n 0, 1, 2, ... [number]" in cell["data"]["text/plain"]
     assert "1 compilation" in statement["data"]["text/plain"]
     assert texts(printed) == "[3. 3.] [9. 9.]\n"
-    for output in (cell, statement, explained):
+    assert explained["data"].keys() == {"text/plain"}
+    for output in (cell, statement):
         html = output["data"]["text/html"]
         assert html.startswith("<iframe") and len(html) < 200_000
         assert "http:" not in html and "https:" not in html

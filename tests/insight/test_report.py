@@ -334,5 +334,5 @@ def test_the_page_explains_each_rule_once():
     found = report_of(*numbers(1, 2), *numbers(1, 2, first=3, name="other"))
     text = page(found)
     assert text.count('<a href="#rule-number">') == 2
-    assert text.count('<details id="rule-number">') == 1
+    assert text.count('<h3 id="rule-number">') == 1
     assert "is static, so each value compiles" in text

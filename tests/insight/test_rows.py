@@ -436,6 +436,19 @@ def test_a_row_of_a_function_that_is_made_again_has_its_line():
     assert (part.values, part.count) == ((), 1)
 
 
+def test_a_row_of_a_function_that_is_passed_has_its_line():
+    def passed():
+        f = filter_jit(lambda g, x: g(x))
+        for _ in range(2):
+            g = lambda x: x + 1  # noqa: E731
+            f(g, X)
+
+    (row,) = rows_of(passed)
+    (part,) = row.parts
+    first = passed.__code__.co_firstlineno
+    assert (part.rule, part.line.line - first) == ("function", 3)
+
+
 def test_a_file_has_programs(tmp_path, monkeypatch):
     """Another process has the same rows of it."""
     monkeypatch.setenv(_file._OWNER, f"{os.getpid()}")

@@ -139,7 +139,7 @@ def test_a_jitted_call_that_blocks_is_said_to(jit, f, what):
     f, x = jit(f), jnp.ones(())
     found = dict(waits_in(lambda: [f(x) for _ in range(3)]))
     assert found[what] == 3
-    assert len({*_waits._CALLS} & found.keys()) == 1
+    assert len({_waits.HAS_TO_BLOCK, _waits.JITTED_CALL} & found.keys()) == 1
 
 
 def _on_two_devices():
