@@ -216,8 +216,8 @@ class Function:
         __tracebackhide__ = True
         try:
             signature, arrays = ENGINE.read(values, True)
-            found = ENGINE.find(self.table, signature)
-            if found is None:
+            found = self.table.get(signature)
+            if found is None or found.is_stale():
                 found, arrays = self.specialize(values, abstract=True)
                 signature = found  # types may have other readers now
         except Exception as e:

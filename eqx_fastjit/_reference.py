@@ -53,12 +53,6 @@ def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]
     return Specialization(walk), tuple(walk.arrays)
 
 
-def find(table: dict[Any, Specialization], signature: Specialization) -> Any:
-    """What a table has for a signature, or `None`."""
-    found = table.get(signature)
-    return None if found is None or found.is_stale() else found
-
-
 # --- results --------------------------------------------------------------------------
 
 
@@ -152,8 +146,8 @@ class Callable:
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
-            specialization = find(table, signature)
-            if specialization is None:
+            specialization = table.get(signature)
+            if specialization is None or specialization.is_stale():
                 specialization, arrays = function.specialize(values)
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)

@@ -100,7 +100,7 @@ static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
-    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, w->values);
+    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
@@ -125,9 +125,7 @@ static PyObject *const *output_arrays(const Output *out) {
 
 /* The plan that a `_result.Handle` refers to, a new reference. */
 static Plan *plan_of(State *state, PyObject *handle) {
-    PyObject *weak = PyObject_GetAttr(handle, state->s_plan);
-    PyObject *plan = weak != NULL && PyWeakref_Check(weak) ? referent(weak) : NULL;
-    Py_XDECREF(weak);
+    PyObject *plan = PyObject_CallMethodNoArgs(handle, state->names[PLAN]);
     if (plan == NULL || Py_TYPE(plan) == state->plan_type) return (Plan *)plan;
     Py_DECREF(plan);
     return NULL;
@@ -140,7 +138,7 @@ static int read_output(State *state, PyObject *returned, Output *out) {
     if (PyTuple_CheckExact(returned) && PyTuple_GET_SIZE(returned) == 2) {
         handle = Py_NewRef(PyTuple_GET_ITEM(returned, 1));
         Py_SETREF(returned,
-                  PyObject_CallOneArg(state->tree_leaves, PyTuple_GET_ITEM(returned, 0)));
+                  PyObject_CallOneArg(state->given[TREE_LEAVES], PyTuple_GET_ITEM(returned, 0)));
         out->n = returned == NULL ? 0 : PyList_Size(returned);
     } else if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
         out->n = PyList_GET_SIZE(returned) - 1;
@@ -164,7 +162,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
     PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
-        done = PyObject_CallMethodObjArgs(self->function, w->state->s_complete_call, specialization,
+        done = PyObject_CallMethodObjArgs(self->function, w->state->names[COMPLETE_CALL], specialization,
                                           out->plan, w->values, arrays, results,
                                           is_new ? Py_True : Py_False,
                                           w->reads_numpy ? Py_True : Py_False, NULL);
@@ -178,7 +176,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, w->state->s_error_of_call,
+        self->function, w->state->names[ERROR_OF_CALL],
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);

@@ -156,40 +156,23 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* The one for the same calls as another, a new reference; NULL if there is none, or an error.
-One that is stale stays until another takes its place. */
-static Specialization *find_equal(State *state, PyObject *table, const Specialization *wanted) {
-    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
-    if (found != NULL && is_stale((Specialization *)found, state, wanted->witnesses,
-                                  wanted->n_witnesses) != 0)
-        Py_CLEAR(found);
-    return (Specialization *)found;
-}
-
-/* The one for a walk, in the same way. Most calls are like the one before, which is in the cell
-`last`, and need no hash. */
+/* The one for the same calls as a walk, a new reference; NULL if there is none, or an error. Most
+calls are like the one before, which is in the cell `last`, and need no hash. One that is stale
+stays until another takes its place. */
 Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
-    Specialization *before = (Specialization *)PyCell_Get(last);
-    if (before != NULL && before->n_trail == w->n_trail &&
-        trail_identical(before->trail, w->trail, w->n_trail) &&
-        is_stale(before, w->state, w->mutables, w->n_mutables) == 0)
-        return before;
-    Py_XDECREF(before);
+    Specialization *found = (Specialization *)PyCell_Get(last);
+    if (found != NULL && found->n_trail == w->n_trail &&
+        trail_identical(found->trail, w->trail, w->n_trail) &&
+        is_stale(found, w->state, w->mutables, w->n_mutables) == 0)
+        return found;
+    Py_XDECREF(found);
     if (PyErr_Occurred()) return NULL;
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
-    Specialization *found = find_equal(w->state, table, wanted);
+    found = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
+    if (found != NULL && is_stale(found, w->state, wanted->witnesses, wanted->n_witnesses) != 0)
+        Py_CLEAR(found);
     Py_DECREF(wanted);
     if (found != NULL) PyCell_Set(last, (PyObject *)found);
     return found;
-}
-
-/* `find(table, signature)`: the specialization for such calls, or `None`. */
-PyObject *find_signature(PyObject *module, PyObject *args) {
-    State *state = PyModule_GetState(module);
-    PyObject *table, *wanted;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &table, state->specialization_type, &wanted))
-        return NULL;
-    PyObject *found = (PyObject *)find_equal(state, table, (Specialization *)wanted);
-    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
