@@ -15,7 +15,7 @@ array is ready. A call waits
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -193,15 +193,11 @@ def call_back(equations: Sequence[Any]) -> bool | None:
     return None if foreign else False
 
 
-def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
-    """Whether the traced program calls back into Python, which may raise.
-
-    `lower` lowers it, if `traced` should not: its custom calls are looked at, where the
-    jaxpr does not tell.
-    """
+def has_host_callbacks(traced: Any) -> bool:
+    """Whether the traced program calls back into Python, which may raise."""
     found = call_back(traced.jaxpr.eqns)
     if found is not None:
         return found
-    module = (lower or traced.lower)().compiler_ir("stablehlo").operation
+    module = traced.lower().compiler_ir("stablehlo").operation
     text = module.get_asm(large_elements_limit=16)
     return re.search(r"custom_call @\w*callback", text) is not None

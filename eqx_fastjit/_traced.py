@@ -135,16 +135,13 @@ def quiet_donation() -> Iterator[None]:
 
 
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
-    """JAX's cached trace of a call that has just been made.
+    """JAX's cached trace of a call that was made with such arrays.
 
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
     """
     outer = ENGINE.set_active(None)  # so that `FlatFunction` refuses
     try:
-        # For arrays JAX would also look up how each is placed, which takes long.
-        with contextlib.suppress(Exception):
-            return jitted.trace(*map(_facts.aval_of, arrays))
         return jitted.trace(*arrays)
     finally:
         ENGINE.set_active(outer)
@@ -160,10 +157,7 @@ def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
     outer = ENGINE.set_active(None)  # what is lowered for it is no part of the call
     try:
         # By the arrays, for which it has been lowered: JAX still has that.
-        return has_host_callbacks(
-            kept_trace(specialization.jitted, arrays),
-            lambda: specialization.jitted.trace(*arrays).lower(),
-        )
+        return has_host_callbacks(specialization.jitted.trace(*arrays))
     except Exception:
         # It is not known, so block. The trace has been dropped (`jax.clear_caches()` in
         # the function itself); or it cannot be lowered by itself (`psum` in an eager

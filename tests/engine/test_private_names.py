@@ -103,7 +103,7 @@ def test_tracers_with_other_names(monkeypatch):
 def test_traces_that_are_kept_elsewhere(is_kept, monkeypatch):
     """Whether a call has callbacks is known of any JAX: whether `error_if` raises."""
     if is_kept:  # JAX is not asked for them
-        monkeypatch.setattr(_traced, "kept_trace", sys.exit)
+        monkeypatch.setattr(_traced, "has_host_callbacks", sys.exit)
     else:
         monkeypatch.setattr(_traced, "equations_so_far", lambda _: None)
     f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
