@@ -103,7 +103,7 @@ def _remember(results: Sequence[Any]) -> None:
         _most_computed = 1024 + 2 * len(_computed)
 
 
-def _from_elsewhere(arguments: Sequence[Any]) -> list[Any]:
+def _not_computed(arguments: Sequence[Any]) -> list[Any]:
     known = [_computed.get(id(x)) for x in arguments]
     unknown = [
         x for x, r in zip(arguments, known, strict=True) if not r or r() is not x
@@ -132,14 +132,14 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
         results = found
     if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
         waits = RESULTS
-    outside: list[Any] = []
+    unknown: list[Any] = []
     if waits & ARGUMENTS:
-        outside = _from_elsewhere(arguments)
-        if any(map(_is_on_cpu, outside)):
+        unknown = _not_computed(arguments)
+        if any(map(_is_on_cpu, unknown)):
             waits = RESULTS
-        elif any(x.is_deleted() for x in outside):  # it was donated
+        elif any(x.is_deleted() for x in unknown):  # it was donated
             waits |= RESULTS
-    block_until_ready(results if waits & RESULTS else outside)
+    block_until_ready(results if waits & RESULTS else unknown)
     if waits & RESULTS and not results:
         effects_barrier()
     if waits & ARGUMENTS:
@@ -185,12 +185,11 @@ def call_back(equations: Sequence[Any]) -> bool | None:
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
     `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing.
     """
-    foreign = False
-    for equation in _with_inner(equations, set()):
-        if is_callback(equation.primitive.name):
-            return True
-        foreign = foreign or equation.primitive not in jax_primitives()
-    return None if foreign else False
+    found = {x.primitive for x in _with_inner(equations, set())}
+    if any(is_callback(x.name) for x in found):
+        return True
+    foreign = {x.name for x in found - jax_primitives()}
+    return None if foreign - {"call_exported"} else False  # which cannot call back
 
 
 def has_host_callbacks(traced: Any) -> bool:

@@ -63,7 +63,7 @@ def _wraps(fun: Any) -> bool:
     return innermost(fun) is not fun or hasattr(fun, "__signature__")
 
 
-def shown_of(fun: Any) -> dict[str, Any]:
+def copied_attributes(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
     # (Python 3.14 has `__annotate__` in place of the last one.)
     names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}

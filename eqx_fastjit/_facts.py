@@ -153,9 +153,9 @@ class Fact:
     # Gives the specialization that was called, if it is there.
     specialization: Callable[[], Any] = lambda: None
     # What the arrays of the call were: each aval and placement once, for many are
-    # alike; and which of these each array was, in order.
+    # alike; and the number of the one that each array was, in order.
     kinds: tuple[tuple[Any, Any], ...] = ()
-    which: Sequence[int] = ()
+    kind_numbers: Sequence[int] = ()
     # Of a stage ahead of time, the fact of the first stage.
     first: "Fact | None" = None
     settings: tuple[Any, ...] = field(default_factory=current_settings)
@@ -189,7 +189,7 @@ class Fact:
     @property
     def arrays(self) -> list[tuple[Any, Any]]:
         """The aval of each array of the call, and its placement, in order."""
-        return [self.kinds[i] for i in self.which]
+        return [self.kinds[i] for i in self.kind_numbers]
 
     @property
     def is_part(self) -> bool:
@@ -218,7 +218,7 @@ def placement_of(x: Any) -> Any:
 #   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
 # - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives
 #   the arguments of the call by name, unless they are gone, or are still those tracers.
-# - `outside(stage, seconds, name)`: `jax.jit` itself, or an operation outside of it.
+# - `spent_elsewhere(stage, seconds, name)`: by `jax.jit` itself, or by an operation.
 watchers: list[Any] = []
 # Facts of jitted functions of this library, the newest last.
 history: collections.deque[Fact] = collections.deque(maxlen=_KEPT)
@@ -249,8 +249,8 @@ class Compilation:
         known: dict[tuple[Any, Any], int] = {}
         with contextlib.suppress(Exception):  # of a subclass of `numpy.ndarray`, say
             pairs = [(aval_of(x), placement_of(x)) for x in arrays]
-            which = [known.setdefault(pair, len(known)) for pair in pairs]
-            self.fact.kinds, self.fact.which = tuple(known), array("I", which)
+            numbers = [known.setdefault(pair, len(known)) for pair in pairs]
+            self.fact.kinds, self.fact.kind_numbers = tuple(known), array("I", numbers)
 
 
 # What each thread is compiling: the innermost, by the thread's number.
@@ -405,7 +405,7 @@ def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
             watcher.compiling(now.fact)
     elif stage != "trace" or _engine.active() is None:
         for watcher in tuple(watchers):
-            watcher.outside(stage, duration_secs, told.get("fun_name", ""))
+            watcher.spent_elsewhere(stage, duration_secs, told.get("fun_name", ""))
 
 
 def listen(engine: Any) -> None:

@@ -20,10 +20,10 @@ from ._blocking import ARGUMENTS, block, RESULTS, what_to_wait_for
 from ._callables import (
     binder_of,
     column_of,
+    copied_attributes,
     created_once,
     describe,
     Description,
-    shown_of,
     source_of,
     to_call,
 )
@@ -43,13 +43,10 @@ _MAX_SPECIALIZATIONS = 4096
 class Function:
     """One user callable under one set of options."""
 
-    # Whether its programs call back into Python, if that is known without a trace.
-    calls_back: bool | None = None
-
     def __init__(self, fun: Any, description: Description, options: Options):
         self.signature = description.signature
         self.options = options
-        self.shown = shown_of(fun)
+        self.attributes = copied_attributes(fun)
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
         # first positional one: of several arrays that could be reused for a result, JAX

@@ -131,7 +131,7 @@ class JitWrapped(_Jitted[_P, _T], Base):
         _set(self, "__wrapped__", fun)
         _set(self, "_bind", function.bound_to(fun))
         connect(self, function, function.table, function.last, self._bind)
-        self.__dict__.update(function.shown)
+        self.__dict__.update(function.attributes)
 
     if TYPE_CHECKING:
 

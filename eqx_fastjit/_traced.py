@@ -98,10 +98,8 @@ class FlatFunction:
         with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)
         self.traced = True
-        calls_back, equations = function.calls_back, equations_so_far(arrays)
-        if calls_back is None and equations is not None:
-            calls_back = call_back(equations)
-        return self.output(out, calls_back)
+        equations = equations_so_far(arrays)
+        return self.output(out, None if equations is None else call_back(equations))
 
     def output(self, out: Any, calls_back: bool | None = None) -> Any:
         """The arrays of a result, and a handle for its plan."""

@@ -60,8 +60,6 @@ class LoadedFunction(Function):
     same to the file, because each `functools.partial` is another signature.
     """
 
-    calls_back = False  # what does so cannot be exported
-
     def __init__(
         self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
@@ -78,8 +76,8 @@ class LoadedFunction(Function):
         signature = inspect.Signature(parameters)
         description = Description(True, (header["name"],) * 2, None, signature, ())
         super().__init__(self, description, Options(header["donate"], True, {}))
-        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
-        self.shown["__signature__"] = signature
+        self.attributes = {"__name__": header["name"], "__doc__": header["doc"]}
+        self.attributes["__signature__"] = signature
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
@@ -117,7 +115,7 @@ class LoadedFunction(Function):
         if self._native is None:
             return portable
         flat.traced = True  # its plan is known without
-        handle = flat.output(self._template, self.calls_back)[-1]
+        handle = flat.output(self._template, calls_back=False)[-1]
         return _native_or_portable(self._native.__call__, portable, handle)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:

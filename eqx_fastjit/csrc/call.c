@@ -100,7 +100,8 @@ static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
-    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
+    PyObject *made =
+        PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
@@ -162,10 +163,10 @@ static int finish(Callable *self, Specialization *specialization, const Output *
     PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
-        done = PyObject_CallMethodObjArgs(self->function, w->state->names[COMPLETE_CALL], specialization,
-                                          out->plan, w->values, arrays, results,
-                                          is_new ? Py_True : Py_False,
-                                          w->reads_numpy ? Py_True : Py_False, NULL);
+        done = PyObject_CallMethodObjArgs(
+            self->function, w->state->names[COMPLETE_CALL], specialization, out->plan, w->values,
+            arrays, results, is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
+            NULL);
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);

@@ -84,10 +84,10 @@ typedef struct Type {
 /* --- the walk over a call ------------------------------------------------------------- */
 
 /* A static that is being read, and those around it. */
-typedef struct Inside {
+typedef struct BeingRead {
     PyObject *object;
-    struct Inside *around;
-} Inside;
+    struct BeingRead *around;
+} BeingRead;
 
 typedef struct Walk {
     struct State *state;
@@ -98,8 +98,8 @@ typedef struct Walk {
     Mutable *mutables;
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
-    Inside *inside;      /* the innermost static that can be changed */
-    int in_mutable;      /* below a static that is in `mutables` */
+    BeingRead *being_read; /* the innermost static that can be changed */
+    int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */

@@ -76,7 +76,7 @@ void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
     w->n_copied = 0;
-    w->in_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
+    w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
 void walk_give_back(Walk *w) {
@@ -106,18 +106,18 @@ void walks_free(State *state) {
 /* Reads a static that can be changed in place. Of one that is in itself: how far around. */
 static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
     uint64_t distance = 1;
-    for (const Inside *inside = w->inside; inside != NULL; inside = inside->around, distance++)
-        if (inside->object == x) return push(w, BITS, distance);
-    Inside here = {x, w->inside};
-    w->inside = &here;
+    for (const BeingRead *y = w->being_read; y != NULL; y = y->around, distance++)
+        if (y->object == x) return push(w, BITS, distance);
+    BeingRead here = {x, w->being_read};
+    w->being_read = &here;
     int failed = read(w, type, x, 1);
-    w->inside = here.around;
+    w->being_read = here.around;
     return failed;
 }
 
 /* The same, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
-    if (w->in_mutable) return read_once(w, type, x, read);
+    if (w->below_mutable) return read_once(w, type, x, read);
     if (w->n_mutables == w->room_mutables) {
         Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
                                   sizeof(Mutable));
@@ -126,9 +126,9 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     }
     size_t number = w->n_mutables++, start = w->n_trail;
     w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
-    w->in_mutable++; /* what is below it is a part of its state */
+    w->below_mutable++; /* what is below it is a part of its state */
     int failed = read_once(w, type, x, read);
-    w->in_mutable--;
+    w->below_mutable--;
     w->mutables[number].stop = w->n_trail;
     return failed;
 }
@@ -221,9 +221,9 @@ static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     } else if ((failed = push_object(w, TYPE, (PyObject *)type->type)) == 0 &&
                (failed = enter()) == 0) {
         /* The state is new each time: nobody can change it. */
-        w->in_mutable++;
+        w->below_mutable++;
         failed = leave(read_held(w, state, 1));
-        w->in_mutable--;
+        w->below_mutable--;
     }
     Py_DECREF(state);
     return failed;

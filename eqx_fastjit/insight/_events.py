@@ -235,7 +235,7 @@ class _Tools:
         finally:
             _here.jaxprs.pop(fact.number, None)
 
-    def outside(self, stage: str, seconds: float, name: str) -> None:
+    def spent_elsewhere(self, stage: str, seconds: float, name: str) -> None:
         """Make an event of it when it is compiled."""
         if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
             name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
