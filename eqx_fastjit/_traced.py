@@ -152,14 +152,11 @@ def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
         return known
     if is_jit_disabled():
         return True  # there is no program
-    outer = ENGINE.set_active(None)  # what is lowered for it is no part of the call
     try:
         # By the arrays, for which it has been lowered: JAX still has that.
-        return has_host_callbacks(specialization.jitted.trace(*arrays))
+        return has_host_callbacks(kept_trace(specialization.jitted, arrays))
     except Exception:
         # It is not known, so block. The trace has been dropped (`jax.clear_caches()` in
         # the function itself); or it cannot be lowered by itself (`psum` in an eager
         # `shard_map`, an unchecked `check`).
         return True
-    finally:
-        ENGINE.set_active(outer)

@@ -479,7 +479,8 @@ static Keys keys_of(PyObject *dict) {
     for (; PyDict_Next(dict, &position, &key, &value); last = key) {
         if (last != NULL && Py_TYPE(last) != Py_TYPE(key)) return OF_ANY_TYPE;
         if (PyUnicode_CheckExact(key)) {
-            if (last != NULL && PyUnicode_Compare(last, key) > 0) keys = TO_BE_SORTED;
+            if (keys == SORTED && last != NULL && PyUnicode_Compare(last, key) > 0)
+                keys = TO_BE_SORTED;
         } else if (PyLong_CheckExact(key)) {
             keys = TO_BE_SORTED;
         } else {
