@@ -59,8 +59,8 @@ def everything(results: Results, groups: Iterable[str]) -> str:
     return "\n\n".join(parts)
 
 
-def one_mode(results: Results, mode: str, group: str = "") -> str:
-    """The times of each contender for the cases of a group, by default all."""
+def one_mode(results: Results, mode: str, group: str) -> str:
+    """The times of each contender for the cases of a group."""
     return _markdown(tables(_only(results, group), [mode])[0])
 
 
@@ -145,16 +145,6 @@ def loops(results: Results) -> str:
     ]
     table = _markdown(Table("eqx_fastjit, an iteration", columns, rows))
     return f"{table}\n\n{made_by(results)}"
-
-
-def first_calls(results: Results) -> str:
-    """How much longer first calls take than Equinox's, in a sentence."""
-    rows = rows_of(results, "total")
-    found = [statistics.median(ratios(by, "eqx")) for _, by in rows]
-    return (
-        f"A first call takes {min(found):.2f} to {max(found):.2f} times as long as "
-        f"under `equinox.filter_jit` (medians of {len(found)} cases)."
-    )
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:

@@ -52,13 +52,12 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _help(name: str, page: Path) -> str:
     """The output of `--help` of each command, under a heading."""
-    first = _help_of()
-    commands = re.findall(r"^    (\w+) ", first, re.MULTILINE)
-    return "\n\n".join([first, *(f"## {x}\n\n{_help_of(x)}" for x in commands)])
 
+    def shown(*words: str) -> str:
+        return f"```text\n{_run(*words, '--help').stdout.rstrip()}\n```"
 
-def _help_of(*name: str) -> str:
-    return f"```text\n{_run(*name, '--help').stdout.rstrip()}\n```"
+    commands = re.findall(r"^    (\w+) ", shown(), re.MULTILINE)
+    return "\n\n".join([shown(), *(f"## {x}\n\n{shown(x)}" for x in commands)])
 
 
 def _doctor(name: str, page: Path) -> str:
@@ -85,27 +84,14 @@ def _by_device() -> dict[str, Any]:
     return {device: _results(device) for device in ("cpu", "gpu")}
 
 
-def _figure(name: str, page: Path) -> str:
-    """A figure, and another one for dark pages."""
-    alt = "time of a call under equinox, jax.jit and eqx_fastjit, over Equinox's"
-    folder = FIGURES.relative_to(page.parent)
-    light, dark = f"{folder}/{name}.svg", f"{folder}/{name}-dark.svg"
-    if page.name != "README.md":
-        return f"![{alt}]({light}#only-light)\n![{alt}]({dark}#only-dark)"
-    source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-    return f'<picture>\n{source}\n<img alt="{alt}" src="{light}">\n</picture>'
-
-
 def _bench(name: str, page: Path) -> str:
     """The tables of a group of cases, on each device that has timed them."""
     cpu = _results("cpu")
     if name == "legend":
         by_device = _by_device().values()
         return "\n\n".join([table.EXPLANATION, *map(pages.made_by, by_device)])
-    if name == "first":
-        return f"{pages.one_mode(cpu, 'total')}\n\n{pages.first_calls(cpu)}"
-    if name in ("strategies", "eager"):
-        return pages.one_mode(cpu, "blocked", name)
+    if name in ("first", "strategies", "eager"):
+        return pages.one_mode(cpu, "total" if name == "first" else "blocked", name)
     return pages.side_by_side(_by_device(), name)
 
 
@@ -125,7 +111,6 @@ def _loops(name: str, page: Path) -> str:
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": _bench,
     "doctor": _doctor,
-    "figure": _figure,
     "help": _help,
     "all": lambda name, page: pages.everything(_results(name), GROUPS),
     "instructions": lambda name, page: instructions.markdown(_results("instructions")),
@@ -156,11 +141,9 @@ def _take_picture() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = f"{folder}/doctor.html"
         _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
-        chromium = {
-            "executable_path": shutil.which("chromium"),
-            "args": ["--no-sandbox"],
-        }
-        with playwright.chromium.launch(**chromium) as browser:
+        path, sandbox = shutil.which("chromium"), ["--no-sandbox"]
+        launch = playwright.chromium.launch(executable_path=path, args=sandbox)
+        with launch as browser:
             for scheme in ("light", "dark"):
                 size = {"width": 900, "height": 560}
                 page = browser.new_page(viewport=size, color_scheme=scheme)

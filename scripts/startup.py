@@ -122,21 +122,15 @@ def markdown(results: dict[str, Any]) -> str:
     from benchmarks.pages import made_by, markdown_table
 
     over = [f"{way} / scratch" for way in WAYS[1:]]
-    rows = _rows(results).items()
-    cells = [[name, *(f"{x:.2f}" for x in row)] for name, row in rows]
-    table = markdown_table(["function", "scratch, s", *over, "calls"], cells)
-    return f"{table}\n\n{made_by(results)}"
-
-
-def _rows(results: dict[str, Any]) -> dict[str, list[float]]:
-    """Seconds from scratch, the other ways over that, and later calls; and medians."""
     rows: dict[str, list[float]] = {}
     for entry in results["programs"]:
         scratch, *others = map(statistics.median, entry["seconds"].values())
         calls = statistics.median(entry["calls"])
         rows[f"`{entry['name']}`"] = [scratch, *(x / scratch for x in others), calls]
-    columns = zip(*rows.values(), strict=True)
-    return {**rows, "median": [statistics.median(column) for column in columns]}
+    rows["median"] = [*map(statistics.median, zip(*rows.values(), strict=True))]
+    cells = [[name, *(f"{x:.2f}" for x in row)] for name, row in rows.items()]
+    table = markdown_table(["function", "scratch, s", *over, "calls"], cells)
+    return f"{table}\n\n{made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
 
 
 def page(report: Report) -> str:
-    """The page, which loads nothing."""
+    """The page, which loads nothing and runs nothing."""
     rules = dict.fromkeys(part.rule for row in report.rows for part in row.parts)
     template = _environment().get_template("report.html")
     return template.render(

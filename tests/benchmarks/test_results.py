@@ -89,7 +89,6 @@ def test_tables_in_markdown(results):
     assert text.count("0.08 (0.08") == 2 and "blocks | blocks" in text
     text = squeezed(pages.loops(results))
     assert "| a decode | 10.0 | **0.40** | **0.44** | **0.80** |" in text
-    assert "1.50 to 1.50 times as long" in pages.first_calls(results)
     text = pages.everything(results, ["table", "first", "steps"])
     assert "### Table" in text and "### First" in text and "Steps" not in text
     assert "A\\|CPU, 2 cores" in text
