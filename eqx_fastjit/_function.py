@@ -174,6 +174,7 @@ class Function:
                     [*arrays, *results],
                 )
                 plan.blocks = max(plan.blocks, 0) | waits
+            # At last: an interrupt before was one of the compilation (`error_of_call`).
             _facts.close(arrays, lambda: self.arguments_of(values))
         waits = max(plan.blocks, 0)
         if reads_numpy or (is_new and waits & ARGUMENTS):
