@@ -53,7 +53,7 @@ class FlatFunction:
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # Whether the trace of a plan calls back into Python, as far as it tells.
-        self.calls_back: weakref.WeakKeyDictionary[Any, bool] = (
+        self.known_callbacks: weakref.WeakKeyDictionary[Any, bool] = (
             weakref.WeakKeyDictionary()
         )
         self.source = None if source is None else weakref.ref(source)
@@ -113,7 +113,7 @@ class FlatFunction:
         handle = Handle(plan)
         self.plans[handle] = plan
         if calls_back is not None:
-            self.calls_back[plan] = calls_back
+            self.known_callbacks[plan] = calls_back
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -147,7 +147,7 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
 
 def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
     """Whether the program that a call has just run has host callbacks."""
-    known = specialization.flat.calls_back.get(plan)
+    known = specialization.flat.known_callbacks.get(plan)
     if known is not None:
         return known
     if is_jit_disabled():
