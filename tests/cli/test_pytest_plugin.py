@@ -42,6 +42,10 @@ def test_programs():
 @pytest.mark.retrace_guard(max_traces="a")
 def test_bad_limit():
     pass
+
+@pytest.mark.retrace_guard(1)
+def test_positional():
+    pass
 """
 
 
@@ -59,10 +63,11 @@ def outcomes(folder, tests, *options, code=1):
 
 def test_marker_and_fixture(tmp_path):
     text = outcomes(tmp_path, TESTS)
-    assert "2 passed" in text and "3 failed" in text
+    assert "2 passed" in text and "4 failed" in text
     assert "x float32[2], float32[3]" in text
     assert "n 1, 2 [number]: jnp.asarray(n)" in text
     assert "test_bad_limit - ValueError: guard(max_traces='a')" in text
+    assert "test_positional - TypeError: " in text
 
 
 def test_all_tests_by_an_option(tmp_path):
@@ -70,16 +75,6 @@ def test_all_tests_by_an_option(tmp_path):
     tests = TESTS.replace("@pytest.mark.retrace_guard\n", "")
     assert "3 passed" in outcomes(tmp_path, tests)
     assert "[number]" in outcomes(tmp_path, tests, "--retrace-guard")
-
-
-def test_a_positional_limit_is_refused(tmp_path):
-    tests = "import pytest\n@pytest.mark.retrace_guard(1)\ndef test_it(): pass\n"
-    assert "test_it - TypeError: " in outcomes(tmp_path, tests)
-
-
-def test_it_does_not_import_jax():
-    code = "import sys, eqx_fastjit.pytest_plugin; print('jax' in sys.modules)"
-    assert command(python=("-c", code)).stdout == "False\n"
 
 
 def test_a_run_of_pytest_has_no_warning(tmp_path):

@@ -545,25 +545,18 @@ def test_equal_statics_share_a_trace(kind, place):
     assert call.seen == _text(kind.make())
 
 
-def _each_is_seen(kind, place, others):
-    statics = [kind.make(), *others]
+@pytest.mark.parametrize(("kind", "place"), _cases())
+def test_other_statics_retrace(kind, place):
+    """Statics of another type, equal by `==`, or of another value: a trace for each.
+
+    They are kept.
+    """
+    statics = [kind.make(), *kind.by_type, *kind.by_value]
     call = Calls(place)
     for again in (False, True):
         for i, static in enumerate(statics):
             assert call(static) == (len(statics) if again else i + 1), static
             assert call.seen == _text(static)
-
-
-@pytest.mark.parametrize(("kind", "place"), _cases("by_type"))
-def test_statics_of_another_type_retrace(kind, place):
-    """Statics that are equal by `==`, and not by type, have traces of their own."""
-    _each_is_seen(kind, place, kind.by_type)
-
-
-@pytest.mark.parametrize(("kind", "place"), _cases("by_value"))
-def test_statics_of_another_value_retrace(kind, place):
-    """Statics of different values have traces of their own, which are kept."""
-    _each_is_seen(kind, place, kind.by_value)
 
 
 @pytest.mark.parametrize(("kind", "place"), _cases("change"))

@@ -106,5 +106,5 @@ def test_an_unknown_engine():
 
 
 def test_jax_is_not_used_before_it_must_be():
-    """Importing and wrapping initialize no device, and import no tools."""
+    """Importing and wrapping initialize no device. No call imports tools."""
     assert run_program("light_import.py").stdout == "done\n"

@@ -37,15 +37,6 @@ def traces():
     return Scaled.traces
 
 
-def test_new_instances_do_not_retrace(traces):
-    """An instance's arrays are traced, and its other fields are static."""
-    for w in (1.0, 2.0, 3.0):
-        assert Scaled(jnp.full(2, w)).scale(X).tolist() == [2 * w, 4 * w]
-    assert len(traces) == 1
-    assert Scaled(X, 3).scale(X).tolist() == [3, 12]
-    assert len(traces) == 2
-
-
 def test_spellings_of_a_method_call(traces):
     """Bound, unbound, by keyword and with a default: one trace."""
     model = Scaled(X)

@@ -12,7 +12,6 @@ import pytest
 from jax.interpreters import mlir
 
 from eqx_fastjit import filter_jit
-from tests.support.buffers import aligned, late
 from tests.support.modules import Holder, Inner, Node
 from tests.support.traces import count_traces
 
@@ -97,6 +96,20 @@ def test_an_enormous_array_that_is_not_used():
 # --- refilled ---
 
 
+def aligned(shape):
+    """A NumPy array of zeros that JAX uses without a copy on the CPU."""
+    memory = np.zeros(4 * int(np.prod(shape)) + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + memory.size - 64].view(np.float32).reshape(shape)
+
+
+def late(x):
+    """`x`, which is read after the caller could have changed it."""
+    busy = jnp.ones((300, 300)) / 300
+    busy = jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ y), busy)
+    return x + 0 * busy.sum().astype(x.dtype)
+
+
 def check_refilled(call, shape):
     """Results of calls are of what a buffer held then, although it is refilled."""
     batch, results = aligned(shape), []
@@ -107,54 +120,20 @@ def check_refilled(call, shape):
     assert [float(x) for x in results] == [0, 1, 2, 3]
 
 
-def _value_and_grad(f, w, batch):
-    return jax.value_and_grad(f)(w, batch)[0]
-
-
-def _jvp(f, w, batch):
-    return jax.jvp(lambda w: f(w, batch), (w,), (w,))[0]
-
-
-def _vmap(f, w, batch):
-    return jax.vmap(lambda w: f(w, batch))(w[None])[0]
-
-
-def _linearize(f, w, batch):
-    return jax.linearize(lambda w: f(w, batch), w)[0]
-
-
-def _vjp(f, w, batch):
-    return jax.vjp(lambda w: f(w, batch), w)[0]
-
-
-def _vmap_of_the_batch(f, w, batch):
-    return jax.vmap(f, (None, 0))(w, batch[None])[0]
-
-
-def _vmap_of_grad(f, w, batch):
-    return jax.vmap(jax.value_and_grad(f), (0, None))(w[None], batch)[0][0]
-
-
-def _filter_value_and_grad(f, w, batch):
-    return eqx.filter_value_and_grad(f)(w, batch)[0]
-
-
-def _nested(f, w, batch):
-    return filter_jit(lambda w, batch: f(w, batch))(w, batch)
-
-
 CALLS = {
-    "call": lambda f, w, batch: f(w, batch),
-    "keyword": lambda f, w, batch: f(batch=batch, w=w),
-    "nested": _nested,
-    "value_and_grad": _value_and_grad,
-    "filter_value_and_grad": _filter_value_and_grad,
-    "jvp": _jvp,
-    "vmap": _vmap,
-    "linearize": _linearize,
-    "vjp": _vjp,
-    "vmap of the batch": _vmap_of_the_batch,
-    "vmap of grad": _vmap_of_grad,
+    "call": lambda f, w, x: f(w, x),
+    "keyword": lambda f, w, x: f(batch=x, w=w),
+    "nested": lambda f, w, x: filter_jit(lambda w, x: f(w, x))(w, x),
+    "value_and_grad": lambda f, w, x: jax.value_and_grad(f)(w, x)[0],
+    "filter_value_and_grad": lambda f, w, x: eqx.filter_value_and_grad(f)(w, x)[0],
+    "jvp": lambda f, w, x: jax.jvp(lambda w: f(w, x), (w,), (w,))[0],
+    "vmap": lambda f, w, x: jax.vmap(lambda w: f(w, x))(w[None])[0],
+    "linearize": lambda f, w, x: jax.linearize(lambda w: f(w, x), w)[0],
+    "vjp": lambda f, w, x: jax.vjp(lambda w: f(w, x), w)[0],
+    "vmap of the batch": lambda f, w, x: jax.vmap(f, (None, 0))(w, x[None])[0],
+    "vmap of grad": lambda f, w, x: jax.vmap(jax.value_and_grad(f), (0, None))(
+        w[None], x
+    )[0][0],
 }
 
 

@@ -489,46 +489,14 @@ def test_calls_within_calls_without_end():
 
 # --- what does not end, or is not there ---
 
-# What `deep_trees.py` prints for each.
-DEEP = {
-    "cyclic_list": "RecursionError",
-    "cyclic_dict": "RecursionError",
-    "cyclic_module": "RecursionError",
-    "module_inside_itself": "RecursionError",
-    "cyclic_static_list": "fine",
-    "cyclic_static_module": "fine",
-    "cyclic_slots": "fine",
-    "cyclic_node": "RecursionError",
-    "endless_flatten": "RecursionError",
-    "lists_300": "fine",
-    "lists_100000": "RecursionError",
-    "tuples_100000": "RecursionError",
-    "modules_200": "fine",
-    "modules_100000": "RecursionError",
-    "statics_100": "fine",
-    "statics_1000000": "RecursionError",
-    "static_lists_1000000": "RecursionError",
-    "wide": "fine",
-    "long_static": "fine",
-    "many_statics": "fine",
-    "huge_integer": "fine",
-    "usable_afterwards": "fine",
-    "deep_result": "RecursionError",
-}
 
-
-@functools.cache
-def _deep_trees():
-    """The outcome of each case. (In a process of its own, which may crash.)"""
-    out = run_program("deep_trees.py", check=False, timeout=250)
-    lines = [line.partition(" ") for line in out.stdout.splitlines()]
-    return collections.defaultdict(str, {name: text for name, _, text in lines})
-
-
-@pytest.mark.parametrize("name", DEEP)
-def test_trees_that_are_too_deep_or_endless(name):
+def test_trees_that_are_too_deep_or_endless():
     """A pytree that contains itself or is too deep is a `RecursionError`, as in JAX."""
-    assert _deep_trees()[name].startswith(DEEP[name])
+    lines = run_program("deep_trees.py", timeout=250).stdout.splitlines()
+    assert len(lines) == 23  # in a process of its own, which may crash
+    for line in lines:
+        expected, found = line.split(" ", 2)[1:]
+        assert found.startswith(expected), line
 
 
 def test_deleted_arrays():

@@ -108,8 +108,8 @@ def _text(tree):
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-def test_results_are_those_without_jit(make):
-    """Structure, types and leaves are the function's own, in each call."""
+def test_what_a_function_returns(make):
+    """Structure, types and leaves are its own, in each call."""
     expected = make(X)
     f, traces = count_traces(make)
     for _ in range(3):

@@ -1,7 +1,17 @@
-"""`EQX_FASTJIT_LOG=compiles`: a line for each compilation, as it happens."""
+"""Each compilation as it happens: `EQX_FASTJIT_LOG=compiles`, and `jax.profiler`.
 
+Promise 36 of docs/reliability.md.
+"""
+
+import gzip
+import json
+
+import jax
+import jax.numpy as jnp
 import pytest
 
+from eqx_fastjit import filter_jit
+from eqx_fastjit.insight import _events
 from tests.support.commands import command
 
 
@@ -76,13 +86,23 @@ def test_off_and_nonsense():
     assert "EQX_FASTJIT_LOG='loud': expected compiles, off" in ended.stderr
 
 
-def test_no_tool_is_imported_unless_it_is_asked_for():
-    """So nothing is described or compared, whatever is compiled."""
-    program = PROGRAM + (
-        "import sys\n"
-        "print([m for m in sys.modules if m.startswith(('eqx_fastjit.insight', "
-        "'rich', 'jinja2', 'pyinstrument'))])\n"
-        "from eqx_fastjit import _facts\n"
-        "print(_facts.watchers)"
-    )
-    assert command(python=("-c", program)).stdout == "[]\n[]\n"
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_trace_of_the_profiler_has_the_causes(tmp_path, is_watched):
+    """Each compilation's, by function, while a tool watches, such as the doctor."""
+    events = []
+    if is_watched:
+        _events.watch(events.append)
+
+    @filter_jit
+    def scale(x, n):
+        return x * n
+
+    with jax.profiler.trace(tmp_path):
+        for n in (2, 3):
+            jax.block_until_ready(scale(jnp.ones(2), n))
+    _events.unwatch(events.append)
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    causes = {"compile scale: first call", "compile scale: n"}
+    assert causes & names == (causes if is_watched else set())
