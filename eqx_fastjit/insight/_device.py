@@ -53,10 +53,6 @@ _LEAST_SECONDS = 0.1
 _LITTLE, _REASON = 0.05, 0.3
 
 
-_CALLS_BLOCK = "calls block until their results are ready, and `--async` would help"
-_READS = "Python waits for values, and fewer reads would help"
-
-
 class _Sample(NamedTuple):
     """A call that was made alone: seconds until it returned, and from there."""
 
@@ -155,7 +151,7 @@ class Device(contextlib.ExitStack):
         self._seconds = self._ended = 0.0
         # Waits of the program since the latest call, and when the first one ended.
         self._waited = self._free = 0.0
-        self._all_waits = self._by_calls = self._ahead = 0.0
+        self._all_waits = self._ahead = 0.0
 
     def __enter__(self) -> Self:
         original, device = Function.jit, self
@@ -189,14 +185,13 @@ class Device(contextlib.ExitStack):
             self._ahead += max(0.0, min(self._waited, ended - self._free))
         self._waited, self._ended, self.has_compiled = 0.0, ended, False
 
-    def waited(self, seconds: float, ended: float, by_call: bool = False) -> None:
+    def waited(self, seconds: float, ended: float) -> None:
         """The program, or a jitted call, has waited for the device, which is done."""
         if not self._ended or threading.get_ident() != self.thread:
             return
         self._free = self._free if self._waited else ended
         self._waited += seconds
         self._all_waits += seconds
-        self._by_calls += by_call * seconds
 
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() == self.thread:
@@ -215,7 +210,6 @@ class Device(contextlib.ExitStack):
             # If the program waited for more, that was of operations outside of jit.
             busy=min(self._seconds, max(known, self._all_waits)),
             waited=self._all_waits,
-            by_calls=self._by_calls,
             ahead=self._ahead,
             dispatch=sum(c.calls * x for c, x in overhead.items()),
         )
@@ -245,10 +239,8 @@ class Use:
     calls: int
     # Of these seconds, those in which the device computed.
     busy: float
-    # The program waited for the device, and how much of that was jitted calls that
-    # block; and what it would save to run ahead of it.
+    # The program waited for the device; and what it would save to run ahead of it.
     waited: float
-    by_calls: float
     ahead: float
     # Of the calls, before anything is computed.
     dispatch: float
@@ -271,9 +263,10 @@ class Use:
         if self.dispatch >= _REASON * idle:
             reasons.append("its calls are short, and `lax.scan` over steps would help")
         if ahead >= _REASON * idle:
-            by_calls = 2 * self.by_calls > self.waited
-            most = f", by {show_seconds(ahead)} at most"
-            reasons.append((_CALLS_BLOCK if by_calls else _READS) + most)
+            reasons.append(
+                "Python waits for results, and fewer reads or `--async` would help, by "
+                f"{show_seconds(ahead)} at most"
+            )
         why = "; ".join(reasons) or "Python does something else between the calls"
         return (
             f"The device was idle for {idle / self.seconds:.0%} {when} (without "

@@ -35,8 +35,6 @@ from ._words import show_place, show_seconds
 
 VERSION = 4
 
-_NO_WAITS = "An event file has no imports and no waits: run `doctor SCRIPT` for them."
-
 # Tells child processes that another process has this file.
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
@@ -105,15 +103,12 @@ class Writer:
         if self._has_failed or os.getpid() != self._process:  # forked
             return
         try:
-            self._line(fields)
+            file = self._file or self._open()
+            file.write(json.dumps({**fields, **self._rank}, allow_nan=False) + "\n")
+            file.flush()
         except (OSError, ValueError) as e:
             self._has_failed = True
             print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
-
-    def _line(self, fields: dict[str, Any]) -> None:
-        file = self._file or self._open()
-        file.write(json.dumps({**fields, **self._rank}, allow_nan=False) + "\n")
-        file.flush()
 
     def _open(self) -> TextIO:
         # Not before the first compilation: JAX knows by then how many processes it has.
@@ -127,7 +122,7 @@ class Writer:
         os.environ[_OWNER] = str(self._process)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
         packages = (jax, eqx, sys.modules["eqx_fastjit"])
-        self._line(
+        self._write(
             {
                 "type": "run",
                 "version": VERSION,
@@ -141,11 +136,8 @@ class Writer:
         return self._file
 
     def _end(self) -> None:
-        if self._file is not None and os.getpid() == self._process:
-            try:
-                self._line({"type": "end", "seconds": time.time() - self._started})
-            except OSError:
-                pass
+        if self._file is not None:
+            self._write({"type": "end", "seconds": time.time() - self._started})
 
 
 # Of an event, what refers to this process.
@@ -210,7 +202,9 @@ def read(path: str) -> Run:
         if not seconds:
             notes.append("The program has not ended, or it was killed.")
             notes += _hanging(parsed, started)
-        notes.append(_NO_WAITS)
+        notes.append(
+            "An event file has no imports and no waits: run `doctor SCRIPT` for them."
+        )
         program = header["program"]
         return Run(program, started, total, code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:

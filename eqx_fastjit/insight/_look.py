@@ -7,10 +7,9 @@ kept.
 import contextlib
 from typing import Any, NamedTuple
 
-from eqx_fastjit import _traced
-from eqx_fastjit._blocking import call_back, has_host_callbacks, is_callback, opened
+from eqx_fastjit._blocking import call_back, is_callback, opened
 from eqx_fastjit._callables import source_of
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants
 from ._equations import Equation, read_jaxpr
@@ -49,7 +48,8 @@ def look(event: Event, jaxpr: Any) -> Look:
         if is_operation(event):
             return Look(operation=operation(jaxpr))
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
-        calls_back = jaxpr is not None and _calls_back(event, jaxpr)
+        # Only lowering tells of primitives that are not JAX's: it would take long.
+        calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
         out = Look(calls_back, calls_back)
         if jaxpr is None or not (is_long or calls_back):
             return out
@@ -66,24 +66,11 @@ def look(event: Event, jaxpr: Any) -> Look:
     return out
 
 
-def _calls_back(event: Event, jaxpr: Any) -> bool:
-    found = call_back(opened(jaxpr).eqns)
-    if found is None:  # only its lowering tells, which JAX still has
-        found = False
-        specialization = engine_module().active()
-        if specialization is not None and not event.is_outside:
-            arrays = [aval for aval, _ in event.arrays]
-            found = has_host_callbacks(
-                _traced.kept_trace(specialization.jitted, arrays)
-            )
-    return found
-
-
 def _source(event: Event) -> Any:
     """The Python function that is being compiled, if it is there."""
     if event.is_outside:
         return source_of(function_in_jit())
-    source = engine_module().active().flat.source
+    source = ENGINE.active().flat.source
     return source and source()
 
 

@@ -215,7 +215,6 @@ def of_program(session: Any) -> tuple[Any, dict[str, float]]:
     **Returns:** the session, in which operations outside of jit are marked, and the
     seconds of these by the function of the user's that calls them, the most first.
     """
-    session = _below(session, ["the program"])
     found: collections.Counter[str] = collections.Counter()
     for stack, seconds in session.frame_records:
         i = _operation_at(stack)
@@ -225,19 +224,24 @@ def of_program(session: Any) -> tuple[Any, dict[str, float]]:
             function, file, line, *_ = stack[i - 1].split("\0")
             place = show_place(Place(file, int(line.partition("\x01")[0]), function))
             found[f"{function} ({place})"] += seconds  # pyright: ignore
-    return session, dict(found.most_common())
+    return _below(session, ["the program"]), dict(found.most_common())
+
+
+_READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
 
 
 def _operation_at(stack: list[str]) -> int | None:
     """Where in a stack an operation of JAX is, if that is outside of jit."""
     files = [frame.split("\0")[1] for frame in stack]
     users = [i for i, x in enumerate(files) if x and is_users(x)]
-    i = users[-1] + 1 if users else len(files)
-    is_called = i < len(files) and files[i].startswith(JAX[0])
-    is_inside = any(x in file for file in files[:i] for x in _JITTING)
-    name = stack[i].split("\0")[0] if is_called else ""
-    reads = ("_value", "block_until_ready", "device_get", "item", "__float__")
-    return None if is_inside or not is_called or name.endswith(reads) else i
+    if not users or (i := users[-1] + 1) == len(files):
+        return None
+    is_other = not files[i].startswith(JAX[0])
+    is_read = stack[i].split("\0")[0].endswith(_READS)
+    # The command, which runs the program, is this library, too.
+    program = (x for x in files[: i + 1] if not x.startswith(_OWN[0]))
+    is_jit = any(x in file for file in program for x in _JITTING)
+    return None if is_other or is_read or is_jit else i
 
 
 def tree_text(session: Any, *, show_all: bool = False) -> str:

@@ -16,8 +16,6 @@ from ._words import show_seconds, table, wrapped
 
 # Seconds between two samples of the program, which may run for long.
 _INTERVAL = 0.01
-# Of what is marked in the tree.
-_OUTSIDE = "Operations outside of jit took about {}, most of it in {}."
 # Functions that are called again, to time them: those with the most calls.
 _MEASURED = 3
 
@@ -45,6 +43,9 @@ class ProgramProfile:
 
     def begin(self) -> None:
         """Count calls from now on. To be called once the engine may be imported."""
+        import jax
+        from jax.core import Tracer
+
         from eqx_fastjit._jit import JitWrapped
 
         from ._device import Device
@@ -54,11 +55,17 @@ class ProgramProfile:
         self._device = until.enter_context(Device())
         until.enter_context(Waits(self._device.waited))
         jitted_type: Any = JitWrapped
-        call, note = jitted_type.__call__, self._note
+        call, all_called = jitted_type.__call__, self._called
 
         def counted(jitted: Any, /, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            note(jitted, args, kwargs)
+            info = jitted._function.info
+            called = all_called.setdefault(info.key(), _Called(info))
+            called.calls += 1
+            if called.call is None:
+                leaves = jax.tree.leaves((args, kwargs))
+                if not any(isinstance(x, Tracer) for x in leaves):
+                    called.call = (jitted.__wrapped__, args, kwargs)
             return call(jitted, *args, **kwargs)
 
         jitted_type.__call__ = counted
@@ -79,11 +86,11 @@ class ProgramProfile:
         self._until.close()
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
         total, rows = 0.0, []
-        for i, called in enumerate(ranked):
-            takes, saving = _measured(called) if i < _MEASURED else ("", 0.0)
+        for i, x in enumerate(ranked):
+            takes, saving = _measured(x) if i < _MEASURED else ("", 0.0)
             saves = show_seconds(saving) if saving else ""
-            rows.append((called.calls, takes, saves, title_of(called.function)))
-            total += called.calls * saving
+            rows.append((x.calls, takes, saves, title_of(x.function)))
+            total += x.calls * saving
         header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
         others = len(ranked) - _MEASURED
@@ -95,26 +102,18 @@ class ProgramProfile:
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
         calls = table("Jitted functions", header, rows)
-        use = self._device.use()
-        texts = [str(use), conclusion] if use is not None else [conclusion]
         tree, outside = of_program(session)
-        if total := sum(outside.values()):
+        texts: list[str] = []
+        if outside:
+            spent = show_seconds(sum(outside.values()))
             most = next(iter(outside))
-            texts.insert(0, _OUTSIDE.format(show_seconds(total), most))
-        last = ["\n".join(wrapped(text)) for text in texts]
+            texts.append(
+                f"Operations outside of jit took about {spent}, most of it in {most}."
+            )
+        if use := self._device.use():
+            texts.append(str(use))
+        last = ["\n".join(wrapped(text)) for text in (*texts, conclusion)]
         return "\n\n".join([tree_text(tree), calls, *last])
-
-    def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
-        info = jitted._function.info
-        called = self._called.setdefault(info.key(), _Called(info))
-        called.calls += 1
-        if called.call is None:
-            import jax
-            from jax.core import Tracer
-
-            leaves = jax.tree.leaves((args, kwargs))
-            if not any(isinstance(x, Tracer) for x in leaves):
-                called.call = (jitted.__wrapped__, args, kwargs)
 
 
 def _measured(called: _Called) -> tuple[str, float]:

@@ -78,11 +78,10 @@ class Waits(contextlib.ExitStack):
 
     def __init__(
         self,
-        noticed: Callable[[float, float, bool], None] = lambda seconds, ended, by: None,
+        noticed: Callable[[float, float], None] = lambda seconds, ended: None,
     ) -> None:
         super().__init__()
-        # Called after each wait that the program could do without; the last argument
-        # is whether a jitted call waited, rather than the program itself.
+        # Called after each wait that the program could do without.
         self._noticed = noticed
         # Functions that this version of JAX does not have: waits in them are missing.
         self.missing: list[str] = []
@@ -146,7 +145,7 @@ class Waits(contextlib.ExitStack):
             wait.count += has_waited
             wait.seconds += has_waited * seconds
         if has_waited and what != HAS_TO_BLOCK and not decides:
-            self._noticed(seconds, ended, what == JITTED_CALL)
+            self._noticed(seconds, ended)
 
 
 def _decides(arguments: Sequence[Any]) -> bool:

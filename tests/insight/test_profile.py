@@ -1,5 +1,7 @@
 """`insight.profile` says what a call costs, and what of it can be saved."""
 
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -135,6 +137,26 @@ def test_what_is_saved_is_the_median_over_rounds():
 
 
 # --- of a program ---
+
+JAX = Path(jax.__file__).parent / "_src"
+COMMAND, OURS = (Path(_profile.__file__).parents[1] / x for x in ("cli", "insight"))
+JITTED = [("counted", OURS / "_program.py"), ("cache_miss", JAX / "pjit.py")]
+ARANGE = ("arange", JAX / "numpy" / "lax_numpy.py")
+
+
+@pytest.mark.parametrize(
+    ("called", "marked"),
+    [
+        ([ARANGE, ("cache_miss", JAX / "pjit.py")], 2),
+        (JITTED, None),
+        ([*JITTED, ("step", "a.py"), ARANGE], None),
+        (JITTED[1:], None),  # by `jax.jit`
+        ([("device_get", JAX / "api.py")], None),
+    ],
+)
+def test_operations_are_marked_where_they_are_outside_of_jit(called, marked):
+    stack = [("run", COMMAND / "_script.py"), ("main", "a.py"), *called]
+    assert _profile._operation_at([f"{x}\0{file}\0001" for x, file in stack]) == marked
 
 
 def test_a_program_is_told_calls_times_saving():
