@@ -75,7 +75,6 @@ def is_users(file: str) -> bool:
     return not file.startswith(_not_the_users())
 
 
-@functools.lru_cache(maxsize=4096)  # the doctor asks at each wait
 def is_written_by_user(code: types.CodeType) -> bool:
     """Whether code is in a file of the user's, and not of a method of a dataclass."""
     is_generated = code.co_qualname.startswith("__create_fn__")

@@ -122,7 +122,7 @@ class Waits(contextlib.ExitStack):
     ) -> None:
         # The innermost frame of the program itself, and the function that it called.
         frame, called, blocks = sys._getframe(1), "", JITTED_CALL
-        while not is_written_by_user(frame.f_code):
+        while not _is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
             if frame.f_code is Function.complete_call.__code__ and _has_to(
@@ -158,6 +158,9 @@ def _decides(arguments: Sequence[Any]) -> bool:
 def _has_to(call: dict[str, Any]) -> bool:
     """Whether a call waits for its results in any case, by what the engine knows."""
     return call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS > 0
+
+
+_is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
 
 
 # --- the row --------------------------------------------------------------------------
