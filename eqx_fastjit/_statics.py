@@ -1,7 +1,7 @@
 """The contract: when two static arguments are the same.
 
-A trace belongs to a snapshot of its statics. Statics of different types are never the
-same. Two statics of the same type are the same by these rules:
+A trace is valid for the statics it was made with. Statics of different types are never
+the same. Two statics of the same type are the same by these rules:
 
 1. **numbers, strings, bytes, `None`:** they have the same value. Floats and complex
    numbers have the same bits;
