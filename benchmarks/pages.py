@@ -59,9 +59,9 @@ def everything(results: Results, groups: Iterable[str]) -> str:
     return "\n\n".join(parts)
 
 
-def one_mode(results: Results, mode: str, group: str) -> str:
-    """The times of each contender for the cases of a group."""
-    return _markdown(tables(_only(results, group), [mode])[0])
+def times(results: Results, group: str) -> str:
+    """Times of each contender for the cases of a group, until results are ready."""
+    return _markdown(tables(_only(results, group), ["blocked", "total"])[0])
 
 
 def side_by_side(by_device: ByDevice, group: str) -> str:

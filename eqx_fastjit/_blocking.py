@@ -15,7 +15,7 @@ array is ready. A call waits
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -103,7 +103,7 @@ def _remember(results: Sequence[Any]) -> None:
         _most_computed = 1024 + 2 * len(_computed)
 
 
-def _from_elsewhere(arguments: Sequence[Any]) -> list[Any]:
+def _not_computed(arguments: Sequence[Any]) -> list[Any]:
     known = [_computed.get(id(x)) for x in arguments]
     unknown = [
         x for x, r in zip(arguments, known, strict=True) if not r or r() is not x
@@ -132,14 +132,14 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
         results = found
     if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
         waits = RESULTS
-    outside: list[Any] = []
+    unknown: list[Any] = []
     if waits & ARGUMENTS:
-        outside = _from_elsewhere(arguments)
-        if any(map(_is_on_cpu, outside)):
+        unknown = _not_computed(arguments)
+        if any(map(_is_on_cpu, unknown)):
             waits = RESULTS
-        elif any(x.is_deleted() for x in outside):  # it was donated
+        elif any(x.is_deleted() for x in unknown):  # it was donated
             waits |= RESULTS
-    block_until_ready(results if waits & RESULTS else outside)
+    block_until_ready(results if waits & RESULTS else unknown)
     if waits & RESULTS and not results:
         effects_barrier()
     if waits & ARGUMENTS:
@@ -185,23 +185,18 @@ def call_back(equations: Sequence[Any]) -> bool | None:
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
     `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing.
     """
-    foreign = False
-    for equation in _with_inner(equations, set()):
-        if is_callback(equation.primitive.name):
-            return True
-        foreign = foreign or equation.primitive not in jax_primitives()
-    return None if foreign else False
+    found = {x.primitive for x in _with_inner(equations, set())}
+    if any(is_callback(x.name) for x in found):
+        return True
+    foreign = {x.name for x in found - jax_primitives()}
+    return None if foreign - {"call_exported"} else False  # which cannot call back
 
 
-def has_host_callbacks(traced: Any, lower: Callable[[], Any] | None = None) -> bool:
-    """Whether the traced program calls back into Python, which may raise.
-
-    `lower` lowers it, if `traced` should not: its custom calls are looked at, where the
-    jaxpr does not tell.
-    """
+def has_host_callbacks(traced: Any) -> bool:
+    """Whether the traced program calls back into Python, which may raise."""
     found = call_back(traced.jaxpr.eqns)
     if found is not None:
         return found
-    module = (lower or traced.lower)().compiler_ir("stablehlo").operation
+    module = traced.lower().compiler_ir("stablehlo").operation
     text = module.get_asm(large_elements_limit=16)
     return re.search(r"custom_call @\w*callback", text) is not None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from equinox import Partial
 
-from ._engine import engine_module
+from ._engine import ENGINE
 from ._facts import Place
 from ._statics import has_only_identity, is_array
 
@@ -53,7 +53,7 @@ def describe(fun: Any) -> Description:
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
-    defaults, _ = engine_module().read(tuple([p.default for p in found]), False)
+    defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
 
@@ -63,7 +63,7 @@ def _wraps(fun: Any) -> bool:
     return innermost(fun) is not fun or hasattr(fun, "__signature__")
 
 
-def shown_of(fun: Any) -> dict[str, Any]:
+def copied_attributes(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
     # (Python 3.14 has `__annotate__` in place of the last one.)
     names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
@@ -270,8 +270,28 @@ _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
 )
 
 
-def created_for(fun: Any, plain: bool) -> dict[Any, Any]:
-    """What was created for a callable, or for all of its class unless it is `plain`."""
+# The most that is remembered for one class of callables.
+_MAX_REMEMBERED = 1024
+
+
+def created_once(
+    fun: Any, description: Description, options: Any, create: Callable[[], Any]
+) -> Any:
+    """What was created for a callable that is described so, under these options."""
+    known = _created_for(fun, description.plain)
+    signature, _ = ENGINE.read((options,), False)
+    key = description.key, signature
+    if key in known:
+        return known[key]
+    created = create()
+    if len(known) == _MAX_REMEMBERED:  # a program may make up names
+        known.clear()
+    # There is no lock, so another thread may get here, too. The first one wins.
+    return known.setdefault(key, created)
+
+
+def _created_for(fun: Any, plain: bool) -> dict[Any, Any]:
+    """By options; of all callables of its class, unless it is `plain`."""
     if not plain or type(fun) not in (types.FunctionType, functools.partial):
         return _remembered.setdefault(fun if plain else type(fun), {})
     created = vars(fun).setdefault(_NAME, _Created(fun))

@@ -1,7 +1,6 @@
 """The engine in use: the C extension, or the plain Python reference."""
 
 import collections
-import functools
 import importlib
 import os
 import warnings
@@ -25,13 +24,7 @@ from ._structure import partition, Structure
 _ENGINES = ("auto", "native", "python")
 
 
-@functools.cache
-def engine_module() -> Any:
-    """The module of the engine: `_native` or `_reference`.
-
-    Chosen when `filter_jit` is first looked up, so that importing the package costs
-    nothing and cannot fail.
-    """
+def _choose() -> Any:
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
     if wanted not in _ENGINES:
         raise Misconfigured(
@@ -66,23 +59,6 @@ def engine_module() -> Any:
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
-
-
-def forget_readers() -> None:
-    """Choose how values of each type are read anew."""
-    _reference.forget_readers()
-    if engine_module() is not _reference:
-        engine_module().forget_readers()
-
-
-def engine() -> str:
-    """The engine in use: `"native"` (the C extension) or `"python"`.
-
-    It is chosen when `filter_jit` is first imported. The environment variable
-    `EQX_FASTJIT_ENGINE` can be `native`, `python` or `auto` (the default), which is
-    native if the extension was built.
-    """
-    return "python" if engine_module().__name__.endswith("_reference") else "native"
 
 
 # --- the self-check -------------------------------------------------------------------
@@ -122,6 +98,27 @@ def _agrees_with_jax(engine: Any) -> bool:
         return False
 
 
-# The base class of what is called, and what sets up an instance of it.
-Base = object if TYPE_CHECKING else engine_module().Callable
-prepare: Any = engine_module().Callable._prepare
+# --- the choice -----------------------------------------------------------------------
+
+# The module of the engine. (This file is imported when `filter_jit` is first looked up,
+# so that importing the package costs nothing and cannot fail.)
+ENGINE = _choose()
+# The base class of what is called, and what tells the engine about an instance of it.
+Base = object if TYPE_CHECKING else ENGINE.Callable
+connect: Any = ENGINE.Callable._connect
+
+
+def engine() -> str:
+    """The engine in use: `"native"` (the C extension) or `"python"`.
+
+    It is chosen when `filter_jit` is first imported. The environment variable
+    `EQX_FASTJIT_ENGINE` can be `native`, `python` or `auto` (the default), which is
+    native if the extension was built.
+    """
+    return "python" if ENGINE is _reference else "native"
+
+
+def forget_readers() -> None:
+    """Choose how values of each type are read anew."""
+    _reference.forget_readers()
+    ENGINE.forget_readers()

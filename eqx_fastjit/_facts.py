@@ -26,7 +26,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -153,9 +153,9 @@ class Fact:
     # Gives the specialization that was called, if it is there.
     specialization: Callable[[], Any] = lambda: None
     # What the arrays of the call were: each aval and placement once, for many are
-    # alike; and which of these each array was, in order.
+    # alike; and the number of the one that each array was, in order.
     kinds: tuple[tuple[Any, Any], ...] = ()
-    which: Sequence[int] = ()
+    kind_numbers: Sequence[int] = ()
     # Of a stage ahead of time, the fact of the first stage.
     first: "Fact | None" = None
     settings: tuple[Any, ...] = field(default_factory=current_settings)
@@ -189,7 +189,7 @@ class Fact:
     @property
     def arrays(self) -> list[tuple[Any, Any]]:
         """The aval of each array of the call, and its placement, in order."""
-        return [self.kinds[i] for i in self.which]
+        return [self.kinds[i] for i in self.kind_numbers]
 
     @property
     def is_part(self) -> bool:
@@ -211,32 +211,35 @@ def placement_of(x: Any) -> Any:
 
 # Empty without tools. A watcher has four methods, of which only two may raise:
 #
-# - `starting(fact, arguments, until)`: a Python function is about to be run.
-#   `arguments` gives its arguments by name, tracers in place of arrays; the exit stack
-#   `until` closes when it is compiled. An exception prevents the trace.
+# - `starting(compilation, arguments)`: a Python function is about to be run.
+#   `arguments` gives its arguments by name, tracers in place of arrays. The contexts of
+#   the compilation end when it is compiled. An exception prevents the trace.
 # - `compiling(fact)`: its program is about to be lowered or compiled, or has been. The
 #   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
 # - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives
 #   the arguments of the call by name, unless they are gone, or are still those tracers.
-# - `outside(stage, seconds, name)`: `jax.jit` itself, or an operation outside of it.
+# - `spent_elsewhere(stage, seconds, name)`: by `jax.jit` itself, or by an operation.
 watchers: list[Any] = []
 # Facts of jitted functions of this library, the newest last.
 history: collections.deque[Fact] = collections.deque(maxlen=_KEPT)
-# Of each thread, the outermost fact that is not complete yet.
-pending: dict[int, Fact] = {}
 
 
 # --- recording ------------------------------------------------------------------------
 
 
-class _Open:
-    """A fact that is not complete yet, of the specialization that is being called."""
+class Compilation:
+    """A fact that is not complete yet, of a specialization that is being called."""
 
-    def __init__(self, fact: Fact, owner: Any, outer: "_Open | None"):
-        self.fact = fact
+    def __init__(self, owner: Any, outer: "Compilation | None", **fields: Any):
+        self.fact = Fact(owner.flat.info, weakref.ref(owner), **fields)
         self.owner = owner
+        # That of the same thread around it, as one that is traced calls others; and the
+        # fact of the outermost one.
         self.outer = outer
-        self.tracing = False
+        self.outermost: Fact = outer.outermost if outer else self.fact
+        # What JAX compiles is only of it in the first phase: in the second its Python
+        # function is run, and in the third watchers are told that it is complete.
+        self.phase: Literal["compiling", "tracing", "complete"] = "compiling"
         self.start = time.perf_counter()
         self.contexts = contextlib.ExitStack()
         self.contexts.enter_context(owner.flat.while_compiling())
@@ -246,37 +249,28 @@ class _Open:
         known: dict[tuple[Any, Any], int] = {}
         with contextlib.suppress(Exception):  # of a subclass of `numpy.ndarray`, say
             pairs = [(aval_of(x), placement_of(x)) for x in arrays]
-            which = [known.setdefault(pair, len(known)) for pair in pairs]
-            self.fact.kinds, self.fact.which = tuple(known), array("I", which)
+            numbers = [known.setdefault(pair, len(known)) for pair in pairs]
+            self.fact.kinds, self.fact.kind_numbers = tuple(known), array("I", numbers)
 
 
-class _Here(threading.local):
-    """What this thread is doing."""
-
-    open: _Open | None = None
-    # The specialization whose fact the watchers are being told.
-    closing: Any = None
-
-
-_here = _Here()
+# What each thread is compiling: the innermost, by the thread's number.
+compilations: dict[int, Compilation | None] = {}
 # The module of the engine, which knows the specialization that this thread is calling.
 _engine: Any = None
 
 
-def _current() -> _Open | None:
-    """The fact that is open for the call that this thread is in."""
-    found = _here.open
+def _begin(**fields: Any) -> Compilation:
+    thread = threading.get_ident()
+    begun = Compilation(_engine.active(), compilations.get(thread), **fields)
+    compilations[thread] = begun
+    _engine.mark_new()  # the call comes to `close` before it returns
+    return begun
+
+
+def _current() -> Compilation | None:
+    """That of the call that this thread is in, if it has begun."""
+    found = compilations.get(threading.get_ident())
     return found if found is not None and found.owner is _engine.active() else None
-
-
-def _open(**fields: Any) -> _Open:
-    owner = _engine.active()
-    fact = Fact(owner.flat.info, weakref.ref(owner), **fields)
-    opened = _here.open = _Open(fact, owner, _here.open)
-    if opened.outer is None:
-        pending[threading.get_ident()] = fact
-    _engine.note()  # the call comes to `close` before it returns
-    return opened
 
 
 def is_compiling() -> bool:
@@ -286,7 +280,10 @@ def is_compiling() -> bool:
 
 def tracing_now() -> Fact | None:
     """The fact of the function that this thread is tracing, if it is."""
-    return _here.open.fact if _here.open is not None and _here.open.tracing else None
+    found = compilations.get(threading.get_ident())
+    while found is not None and found.phase == "complete":
+        found = found.outer
+    return found.fact if found is not None and found.phase == "tracing" else None
 
 
 @contextlib.contextmanager
@@ -295,25 +292,25 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
 
     `arrays` are the tracers, and `arguments` gives its arguments by name.
     """
-    opened = _current()
-    if opened is None or opened.fact.traced:  # or the function calls itself
-        opened = _open()
-    fact = opened.fact
+    now = _current()
+    if now is None or now.phase != "compiling" or now.fact.traced:
+        now = _begin()  # the first one, or the function calls itself
+    fact = now.fact
     fact.traced = True
-    opened.tracing, start = True, time.perf_counter()
+    now.phase, start = "tracing", time.perf_counter()
     try:
         for watcher in tuple(watchers):
-            watcher.starting(fact, arguments, opened.contexts)
+            watcher.starting(now, arguments)
         start = time.perf_counter()
         yield
     except BaseException as e:
         fact.failed = True
         fact.interrupted = not isinstance(e, Exception)
         if not fact.ahead:
-            opened.set_arrays(arrays)
+            now.set_arrays(arrays)
         raise
     finally:
-        opened.tracing = False
+        now.phase = "compiling"
         fact.trace += time.perf_counter() - start
 
 
@@ -322,9 +319,9 @@ def open_stage(first: Fact | None, arrays: Sequence[Any] = ()) -> Fact:
 
     `arrays` are those of the call, of which the fact of the `first` stage tells.
     """
-    opened = _open(ahead=True, first=first)
-    opened.set_arrays(arrays)
-    return opened.fact
+    begun = _begin(ahead=True, first=first)
+    begun.set_arrays(arrays)
+    return begun.fact
 
 
 def close(
@@ -337,31 +334,27 @@ def close(
     `arrays` are those that the call was given, and `arguments` gives all arguments by
     name.
     """
-    opened = _current()
-    if opened is None or opened.tracing:
+    now = _current()
+    if now is None or now.phase != "compiling":
         return False  # of a function that is being traced, an inner call has ended
-    _here.open = opened.outer
-    if opened.outer is None:
-        pending.pop(threading.get_ident(), None)
-    opened.contexts.close()
-    fact = opened.fact
-    spent = fact.trace + fact.lower + fact.compile
-    if not fact.traced and spent == 0:
-        return True  # a stage of which JAX had everything
-    if fact.compile and not fact.ahead:
-        fact.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    if arrays is not None:
-        opened.set_arrays(arrays)
-    if (around := tracing_now()) is not None:
-        fact.inside = around.number
-        around.nested += spent + fact.first_run
-    history.append(fact)
-    outer, _here.closing = _here.closing, opened.owner
+    now.phase, fact = "complete", now.fact
     try:
+        now.contexts.close()
+        spent = fact.trace + fact.lower + fact.compile
+        if not fact.traced and spent == 0:
+            return True  # a stage of which JAX had everything
+        if fact.compile and not fact.ahead:
+            fact.first_run = max(0.0, time.perf_counter() - now.start - spent)
+        if arrays is not None:
+            now.set_arrays(arrays)
+        if (around := tracing_now()) is not None:
+            fact.inside = around.number
+            around.nested += spent + fact.first_run
+        history.append(fact)
         for watcher in tuple(watchers):
             watcher.complete(fact, None if fact.is_part else arguments)
     finally:
-        _here.closing = outer
+        compilations[threading.get_ident()] = now.outer
     return True
 
 
@@ -376,45 +369,43 @@ STAGES = {
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
-def _compiling() -> _Open | None:
-    """The open fact of what JAX lowers or compiles, opened if there is none.
+def _compiled_now() -> Compilation | None:
+    """That of what JAX lowers or compiles, which begins if there is none.
 
     `None` if that is no function of this library: `jax.jit`, or an operation. So it is
     while a Python function is being traced, and of what watchers do.
     """
-    opened = _current()
-    if opened is not None:
-        return None if opened.tracing else opened
-    owner = _engine.active()
+    now = _current()
+    if now is not None:
+        return now if now.phase == "compiling" else None
     # A trace that is known may be compiled again, for arrays that are placed otherwise.
-    return None if owner is None or owner is _here.closing else _open()
+    return None if _engine.active() is None else _begin()
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
     """As lowering begins, which may warn of buffers that cannot be donated."""
-    if STAGES.get(event) in ("lower", "compile") and (opened := _compiling()):
+    if STAGES.get(event) in ("lower", "compile") and (now := _compiled_now()):
         for watcher in tuple(watchers):
-            watcher.compiling(opened.fact)
+            watcher.compiling(now.fact)
 
 
 def _on_event(event: str, **_: Any) -> None:
-    if event == _CACHE_HIT and (opened := _compiling()) is not None:
-        opened.fact.cached = True
+    if event == _CACHE_HIT and (now := _compiled_now()) is not None:
+        now.fact.cached = True
 
 
 def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     stage = STAGES.get(event)
     if stage is None:
         return
-    opened = None if stage == "trace" else _compiling()
-    if opened is not None:
-        spent = getattr(opened.fact, stage)
-        setattr(opened.fact, stage, spent + duration_secs)
+    now = None if stage == "trace" else _compiled_now()
+    if now is not None:
+        setattr(now.fact, stage, getattr(now.fact, stage) + duration_secs)
         for watcher in tuple(watchers):  # versions of JAX do not tell of the beginning
-            watcher.compiling(opened.fact)
+            watcher.compiling(now.fact)
     elif stage != "trace" or _engine.active() is None:
         for watcher in tuple(watchers):
-            watcher.outside(stage, duration_secs, told.get("fun_name", ""))
+            watcher.spent_elsewhere(stage, duration_secs, told.get("fun_name", ""))
 
 
 def listen(engine: Any) -> None:

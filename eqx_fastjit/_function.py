@@ -6,6 +6,7 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
+import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
@@ -15,24 +16,24 @@ import jax
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
+from ._blocking import ARGUMENTS, block, RESULTS, what_to_wait_for
 from ._callables import (
     binder_of,
     column_of,
-    created_for,
+    copied_attributes,
+    created_once,
     describe,
     Description,
-    shown_of,
     source_of,
     to_call,
 )
-from ._engine import engine_module, forget_readers
+from ._engine import ENGINE, forget_readers
 from ._errors import clearer
-from ._options import donated, flatten_in_shardings, Options
-from ._private import is_jit_disabled, on_clear_caches, Tracer, values_inside
+from ._options import arguments_of_jit, Options
+from ._private import on_clear_caches, Tracer, values_inside
 from ._statics import is_array
 from ._structure import partition, Structure
-from ._traced import FlatFunction, kept_trace
+from ._traced import calls_back, FlatFunction
 
 
 # The most specializations for one function. If there are more, all are dropped.
@@ -45,7 +46,7 @@ class Function:
     def __init__(self, fun: Any, description: Description, options: Options):
         self.signature = description.signature
         self.options = options
-        self.shown = shown_of(fun)
+        self.attributes = copied_attributes(fun)
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
         # first positional one: of several arrays that could be reused for a result, JAX
@@ -60,8 +61,10 @@ class Function:
         self.info = _facts.FunctionInfo(*names, place, number, variant)
         # From the callable to a function that binds a call.
         self.bound_to = binder_of(self.signature, self.info.qualname, self.fun_index)
-        # Each specialization is its own key; the last that was found is under `None`.
+        # Each specialization is its own key.
         self.table: dict[Any, Any] = {}
+        # The one that was found last, if any, where C looks first.
+        self.last = types.CellType()
         _functions.add(self)
 
     def __repr__(self) -> str:  # JAX's errors about treedefs show it
@@ -114,49 +117,33 @@ class Function:
             reading = _read(values, abstract)
         made, arrays = reading.specialization, reading.arrays
         named = self.arguments_of(values)
-        fun, _ = self.fun_and_values(values)
+        fun, passed = self.fun_and_values(values)
+        args, _ = to_call(self.signature, passed)
+        kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
-        made.jitted = self.jit(
-            made.flat, self.jit_kwargs(values, named, len(arrays), abstract)
-        )
+        made.jitted = self.jit(made.flat, kwargs)
         if made.static_numpy:
             _drop_changed_arrays()
             _with_numpy[id(made)] = made
         if _is_certain(reading, values, abstract):
             made.flat.kept = True
-            if len(self.table) - (None in self.table) >= _MAX_SPECIALIZATIONS:
-                self.table.clear()
+            if len(self.table) >= _MAX_SPECIALIZATIONS:
+                self.clear()
             self.table.pop(made, None)  # of which a static was changed since
             self.table[made] = made
         return made, arrays
 
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
-        for key in (specialization, None):
-            if self.table.get(key) is specialization:
-                self.table.pop(key, None)
+        del self.last.cell_contents
+        if self.table.get(specialization) is specialization:
+            self.table.pop(specialization, None)
 
-    def jit_kwargs(
-        self,
-        values: tuple[Any, ...],
-        named: list[tuple[str, Any]],
-        n_arrays: int,
-        abstract: bool,
-    ) -> dict[str, Any]:
-        """The arguments of `jax.jit` for such a call."""
-        kwargs = dict(self.options.jit_kwargs)
-        fun, passed = self.fun_and_values(values)
-        args, _ = to_call(self.signature, passed)
-        if indices := donated(self.options.donate, args, n_arrays, abstract):
-            kwargs["donate_argnums"] = indices
-        if kwargs.get("in_shardings") is not None:
-            kwargs["in_shardings"] = flatten_in_shardings(
-                kwargs["in_shardings"], named, fun, abstract
-            )
-        if kwargs.get("out_shardings") is not None:
-            kwargs["out_shardings"] = (kwargs["out_shardings"], None)
-        return kwargs
+    def clear(self) -> None:
+        """Drop all specializations."""
+        del self.last.cell_contents
+        self.table.clear()
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls."""
@@ -179,16 +166,16 @@ class Function:
         and the call waits for nothing.
         """
         if is_new:
-            _facts.close(arrays, lambda: self.arguments_of(values))
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
-                callbacks = specialization.flat.calls_back.get(plan)
-                if callbacks is None:
-                    callbacks = self.has_callbacks(specialization, arrays)
                 waits = what_to_wait_for(
-                    callbacks, self.options.asynchronous, [*arrays, *results]
+                    calls_back(specialization, plan, arrays),
+                    self.options.asynchronous,
+                    [*arrays, *results],
                 )
                 plan.blocks = max(plan.blocks, 0) | waits
+            # At last: an interrupt before was one of the compilation (`error_of_call`).
+            _facts.close(arrays, lambda: self.arguments_of(values))
         waits = max(plan.blocks, 0)
         if reads_numpy or (is_new and waits & ARGUMENTS):
             waits |= RESULTS
@@ -214,29 +201,6 @@ class Function:
                 self.forget(specialization)
         return clearer(error, lambda: self.arguments_of(values))
 
-    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
-        """Whether the program that a call has just run has host callbacks."""
-        if is_jit_disabled():
-            return True  # there is no program
-        engine = engine_module()
-        outer = engine.set_active(None)  # what is lowered for it is no part of the call
-        try:
-            traced = kept_trace(specialization.jitted, arrays)
-            # By the arrays, for which it has been lowered: JAX still has that.
-            return has_host_callbacks(
-                traced, lambda: specialization.jitted.trace(*arrays).lower()
-            )
-        except Exception:
-            # It is not known, so block. The trace has been dropped
-            # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
-            # itself (`psum` in an eager `shard_map`, an unchecked `check`).
-            return True
-        except BaseException:  # an interrupt of JAX, as in `error_of_call`
-            self.forget(specialization)
-            raise
-        finally:
-            engine.set_active(outer)
-
     # --- specializations ---
 
     def specialization_for(
@@ -249,9 +213,9 @@ class Function:
         """
         __tracebackhide__ = True
         try:
-            signature, arrays = engine_module().read(values, True)
-            found = engine_module().find(self.table, signature)
-            if found is None:
+            signature, arrays = ENGINE.read(values, True)
+            found = self.table.get(signature)
+            if found is None or found.is_stale():
                 found, arrays = self.specialize(values, abstract=True)
                 signature = found  # types may have other readers now
         except Exception as e:
@@ -269,7 +233,7 @@ class _Reading(NamedTuple):
 
 
 def _read(values: tuple[Any, ...], abstract: bool) -> _Reading:
-    specialization, found = engine_module().read(values, abstract)
+    specialization, found = ENGINE.read(values, abstract)
     return _Reading(specialization, found, *partition(values, abstract))
 
 
@@ -334,29 +298,15 @@ _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in list(_functions):
-        function.table.clear()
+        function.clear()
 
 
 on_clear_caches(clear_all)
 
 
-# The most functions that are remembered for one class of callables.
-_MAX_REMEMBERED = 1024
-
-
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
-    donate, asynchronous, jit_kwargs = options
-    more, _ = engine_module().read((jit_kwargs,), False)
-    # Its key tells `eqx.Partial`s of different functions apart.
-    key = description.key, donate, asynchronous, more
-    known = created_for(fun, description.plain)
-    function = known.get(key)
-    if function is not None:
-        return function
-    function = Function(fun, description, options)
-    if len(known) == _MAX_REMEMBERED:  # a program may make up names
-        known.clear()
-    # There is no lock, so another thread may get here, too. The first one wins.
-    return known.setdefault(key, function)
+    return created_once(
+        fun, description, options, lambda: Function(fun, description, options)
+    )

@@ -27,7 +27,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 from equinox import tree_equal
 
-from ._engine import Base, prepare
+from ._engine import Base, connect
 from ._function import Function, function_for
 from ._options import Donate, make_options
 from ._stages import Lowered, StagedCall, Traced
@@ -102,7 +102,7 @@ class _Jitted(Generic[_P, _T]):
 
         Those of a method are cleared for all instances.
         """
-        self._function.table.clear()
+        self._function.clear()
 
     def __eq__(self, other: object) -> Any:
         return tree_equal(self, other)
@@ -130,8 +130,8 @@ class JitWrapped(_Jitted[_P, _T], Base):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
         _set(self, "_bind", function.bound_to(fun))
-        prepare(self, function, function.table, self._bind)
-        self.__dict__.update(function.shown)
+        connect(self, function, function.table, function.last, self._bind)
+        self.__dict__.update(function.attributes)
 
     if TYPE_CHECKING:
 

@@ -50,26 +50,47 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
 # --- a call ---
 
 
+def arguments_of_jit(
+    options: Options,
+    fun: Any,
+    args: tuple[Any, ...],
+    named: list[tuple[str, Any]],
+    n_arrays: int,
+    abstract: bool,
+) -> dict[str, Any]:
+    """The arguments of `jax.jit` for a call of `fun`.
+
+    `args` are the positional arguments, in which the arrays of the call begin. `named`
+    has all arguments, and the callable, with their paths.
+    """
+    kwargs = dict(options.jit_kwargs)
+    if indices := donated(options.donate, args, n_arrays, abstract):
+        kwargs["donate_argnums"] = indices
+    if kwargs.get("in_shardings") is not None:
+        kwargs["in_shardings"] = _flatten_in_shardings(
+            kwargs["in_shardings"], named, fun, abstract
+        )
+    if kwargs.get("out_shardings") is not None:
+        kwargs["out_shardings"] = (kwargs["out_shardings"], None)
+    return kwargs
+
+
 def donated(
     donate: str, args: tuple[Any, ...], n_arrays: int, abstract: bool
 ) -> tuple[int, ...]:
-    """The indices of the arrays to donate: all, or all but those of the first.
-
-    `args` are the positional arguments, in which the arrays of the call begin.
-    """
+    """The indices of the arrays to donate: all, or all but those of the first."""
     if donate == "none":
         return ()
     first = args[:1] if donate.endswith("-except-first") else ()
     return tuple(range(len(partition(first, abstract)[0]), n_arrays))
 
 
-def flatten_in_shardings(
+def _flatten_in_shardings(
     prefix: Any, arguments: list[tuple[str, Any]], fun: Any, abstract: bool
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
-    `arguments` are those of a call, with their paths. Arrays of the callable itself,
-    `fun`, stay where they are.
+    Arrays of the callable itself, `fun`, stay where they are.
     """
     passed = [(path, value) for path, value in arguments if value is not fun]
     prefixes: list[Any] = [prefix] * len(passed)

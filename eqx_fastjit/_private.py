@@ -110,8 +110,8 @@ def equations_so_far(arguments: Sequence[Any]) -> list[Any] | None:
     `None` if JAX keeps them elsewhere, or there are no arguments.
     """
     with contextlib.suppress(Exception):
-        noted = arguments[0]._trace.frame.tracing_eqns
-        found = [x() if callable(x) else x for x in noted]  # most by weak references
+        recorded = arguments[0]._trace.frame.tracing_eqns
+        found = [x() if callable(x) else x for x in recorded]  # most by weak references
         return [x for x in found if x is not None]
     return None
 

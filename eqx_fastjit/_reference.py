@@ -53,12 +53,6 @@ def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]
     return Specialization(walk), tuple(walk.arrays)
 
 
-def find(table: dict[Any, Specialization], signature: Specialization) -> Any:
-    """What a table has for a signature, or `None`."""
-    found = table.get(signature)
-    return None if found is None or found.is_stale() else found
-
-
 # --- results --------------------------------------------------------------------------
 
 
@@ -79,7 +73,7 @@ class Plan:
 
 class _Here(threading.local):
     active: Any = None
-    noted = False
+    is_new = False
 
 
 _here = _Here()
@@ -104,9 +98,9 @@ def is_calling() -> bool:
     return bool(_calls)
 
 
-def note() -> None:
-    """Have its call come to `Function.complete_call`."""
-    _here.noted = True
+def mark_new() -> None:
+    """Something is traced or compiled for its call, which `complete_call` is told."""
+    _here.is_new = True
 
 
 def split_output(out: Any) -> tuple[list[Any], Any]:
@@ -136,10 +130,11 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _prepare(
-        self, function: Any, table: Any, bind: Any, target: Any = None
+    def _connect(
+        self, function: Any, table: Any, last: Any, bind: Any, target: Any = None
     ) -> None:
         """What the engine needs of a function, or of a compiled call (the `target`)."""
+        del last  # which spares the engine in C a hash
         object.__setattr__(self, "_parts", (function, table, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -147,17 +142,17 @@ class Callable:
         function, table, bind, target = self._parts
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
-        noted, _here.noted = _here.noted, False
+        was_new, _here.is_new = _here.is_new, False
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
-            specialization = find(table, signature)
-            if specialization is None:
+            specialization = table.get(signature)
+            if specialization is None or specialization.is_stale():
                 specialization, arrays = function.specialize(values)
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)
             results, plan = split_output((target or specialization.jitted)(*arrays))
-            is_new = _here.noted or plan.blocks < 0
+            is_new = _here.is_new or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
@@ -167,4 +162,4 @@ class Callable:
         finally:
             _calls.pop()
             set_active(outer)
-            _here.noted = noted
+            _here.is_new = was_new

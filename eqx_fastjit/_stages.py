@@ -6,6 +6,7 @@ calling convention, and checks that calls match the one that was lowered.
 
 import contextlib
 import inspect
+import types
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, ParamSpec, TYPE_CHECKING, TypeVar
 
@@ -14,7 +15,7 @@ import jax.tree_util as jtu
 
 from . import _facts
 from ._blocking import has_host_callbacks, what_to_wait_for
-from ._engine import Base, engine_module, prepare
+from ._engine import Base, connect, ENGINE
 from ._function import Function
 from ._reference import split_output
 
@@ -43,6 +44,7 @@ class StagedCall:
         own.jitted, own.flat = specialization.jitted, specialization.flat
         is_certain = own.flat.kept and own == specialization
         self.table = {own: own} if is_certain else {}
+        self.last = types.CellType()
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
@@ -52,15 +54,14 @@ class StagedCall:
     @contextlib.contextmanager
     def stage(self, arrays: Sequence[Any] = ()) -> Generator[None, None, None]:
         """A stage, of which there is a fact if JAX has to do anything."""
-        engine = engine_module()
-        outer = engine.set_active(self.specialization)
+        outer = ENGINE.set_active(self.specialization)
         try:
             fact = _facts.open_stage(self._first, arrays)
             self._first = self._first or fact
             yield
         finally:
             _facts.close()
-            engine.set_active(outer)
+            ENGINE.set_active(outer)
 
     def specialize(self, values: tuple[Any, ...]) -> Any:
         """Raise the error of a call that is another than the one that was lowered."""
@@ -108,7 +109,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
 
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        prepare(self, call, call.table, call.bind, stage)
+        connect(self, call, call.table, call.last, call.bind, stage)
         self.__signature__ = inspect.signature(call.bind)
 
     def __copy__(self) -> Any:

@@ -33,16 +33,18 @@ class Structure(NamedTuple):
 
     def is_same(self, other: "Structure") -> bool:
         """Whether all that is static in two of them is the same."""
-        if static_key(self.leaves) != static_key(other.leaves):
-            return False
-        with contextlib.suppress(Exception):  # some aux data cannot be compared by `==`
-            if self.treedef == other.treedef:
+        # Most are the same objects. Some aux data cannot be compared by `==`.
+        with contextlib.suppress(Exception):
+            are_same = [*map(id, self.leaves)] == [*map(id, other.leaves)]
+            if are_same and self.treedef == other.treedef:
                 return True
-        return static_key(_nodes(self.treedef)) == static_key(_nodes(other.treedef))
+        return self._key() == other._key()
 
+    def _key(self) -> tuple[Any, ...]:
+        def nodes(treedef: Any) -> tuple[Any, ...]:
+            return treedef.node_data(), *map(nodes, treedef.children())
 
-def _nodes(treedef: Any) -> tuple[Any, ...]:
-    return treedef.node_data(), *map(_nodes, treedef.children())
+        return static_key((self.leaves, nodes(self.treedef)))
 
 
 def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:

@@ -11,8 +11,8 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import call_back
-from ._engine import engine_module
+from ._blocking import call_back, has_host_callbacks
+from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
 from ._result import Handle, Step, steps_of
@@ -53,7 +53,7 @@ class FlatFunction:
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # Whether the trace of a plan calls back into Python, as far as it tells.
-        self.calls_back: weakref.WeakKeyDictionary[Any, bool] = (
+        self.known_callbacks: weakref.WeakKeyDictionary[Any, bool] = (
             weakref.WeakKeyDictionary()
         )
         self.source = None if source is None else weakref.ref(source)
@@ -88,7 +88,7 @@ class FlatFunction:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        if engine_module().active() is None:  # for `kept_trace`
+        if ENGINE.active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")
         function = self.function()
         assert function is not None
@@ -109,11 +109,11 @@ class FlatFunction:
         except RecursionError:  # JAX's own functions go deeper
             each = (Step("array"),) * len(arrays)
             steps = Step("call", structure.rebuild, each)
-        plan = engine_module().Plan(steps, structure)
+        plan = ENGINE.Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
         if calls_back is not None:
-            self.calls_back[plan] = calls_back
+            self.known_callbacks[plan] = calls_back
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -133,17 +133,30 @@ def quiet_donation() -> Iterator[None]:
 
 
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
-    """JAX's cached trace of a call that has just been made.
+    """JAX's cached trace of a call that was made with such arrays.
 
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
     """
-    engine = engine_module()
-    outer = engine.set_active(None)  # so that `FlatFunction` refuses
+    outer = ENGINE.set_active(None)  # so that `FlatFunction` refuses
     try:
-        # For arrays JAX would also look up how each is placed, which takes long.
-        with contextlib.suppress(Exception):
-            return jitted.trace(*map(_facts.aval_of, arrays))
         return jitted.trace(*arrays)
     finally:
-        engine.set_active(outer)
+        ENGINE.set_active(outer)
+
+
+def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the program that a call has just run has host callbacks."""
+    known = specialization.flat.known_callbacks.get(plan)
+    if known is not None:
+        return known
+    if is_jit_disabled():
+        return True  # there is no program
+    try:
+        # By the arrays, for which it has been lowered: JAX still has that.
+        return has_host_callbacks(kept_trace(specialization.jitted, arrays))
+    except Exception:
+        # It is not known, so block. The trace has been dropped (`jax.clear_caches()` in
+        # the function itself); or it cannot be lowered by itself (`psum` in an eager
+        # `shard_map`, an unchecked `check`).
+        return True

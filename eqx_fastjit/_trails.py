@@ -55,7 +55,7 @@ class Walk:
         # it is in. (Calls of this method by itself would not go as deep as JAX does.)
         self._left: list[Any] = [(x, as_static, 0, None)]
         while self._left:
-            x, as_static, self._depth, self._inside = self._left.pop()
+            x, as_static, self._depth, self._being_read = self._left.pop()
             self._read(x, as_static)
 
     def _read(self, x: Any, as_static: bool) -> None:
@@ -73,14 +73,14 @@ class Walk:
         if reader.name == "hashed" and not has_hash(x):  # by rule 6 after all
             reader = reader._replace(name="state", is_mutable=True)
         if as_static and reader.is_mutable:
-            inside, distance = self._inside, 1
-            while inside is not None:
-                around, inside = inside
-                if around is x:  # it is in itself
+            around, distance = self._being_read, 1
+            while around is not None:
+                other, around = around
+                if other is x:  # it is in itself
                     self.trail.append(distance)
                     return
                 distance += 1
-            self._inside = x, self._inside
+            self._being_read = x, self._being_read
             self.mutables.append(x)
         match reader.name:
             case "same" | "array" | "tracer":
@@ -126,7 +126,7 @@ class Walk:
         if self._depth > sys.getrecursionlimit():
             raise RecursionError("maximum depth exceeded while a call is read")
         self._left += [
-            (x, as_static, self._depth + 1, self._inside) for x in reversed(parts)
+            (x, as_static, self._depth + 1, self._being_read) for x in reversed(parts)
         ]
 
     def _state(self, x: Any) -> None:

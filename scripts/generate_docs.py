@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,12 @@ def _doctor(name: str, page: Path) -> str:
         EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
-    out = _run("doctor", "benchmarks/results/faulty_train.jsonl")
-    lines = out.stderr.strip().splitlines()
+    text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr.strip()
     if name == "first":
-        typed = "$ eqx-fastjit doctor examples/faulty_train.py"
-        end = next(i for i, line in enumerate(lines) if line.startswith("2 "))
-        lines = [typed, *lines[1:end]]
-    return "\n".join(["```text", *(line.rstrip() for line in lines), "```"])
+        headline, rows = text.partition("\n2 ")[0].split("\n1 ")
+        _, _, script, said = headline.replace("\n", " ").split(" ", 3)
+        text = f"$ eqx-fastjit doctor {script}\n{textwrap.fill(said, 80)}\n1 {rows}"
+    return "\n".join(["```text", *map(str.rstrip, text.splitlines()), "```"])
 
 
 # --- benchmarks -----------------------------------------------------------------------
@@ -86,12 +86,11 @@ def _by_device() -> dict[str, Any]:
 
 def _bench(name: str, page: Path) -> str:
     """The tables of a group of cases, on each device that has timed them."""
-    cpu = _results("cpu")
     if name == "legend":
         by_device = _by_device().values()
         return "\n\n".join([table.EXPLANATION, *map(pages.made_by, by_device)])
     if name in ("first", "strategies", "eager"):
-        return pages.one_mode(cpu, "total" if name == "first" else "blocked", name)
+        return pages.times(_results("cpu"), name)
     return pages.side_by_side(_by_device(), name)
 
 
@@ -118,9 +117,8 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "programs": lambda name, page: whole.markdown(_results(name)),
     "upstream": lambda name, page: upstream.markdown(_results("upstream")),
     "startup": lambda name, page: startup.markdown(_results(name)),
-    "zoo": lambda name, page: (
-        pages.headline if name == "headline" else pages.whole_functions
-    )(_by_device()),
+    "headline": lambda name, page: pages.headline(_by_device()),
+    "summary": lambda name, page: pages.whole_functions(_by_device()),
 }
 
 

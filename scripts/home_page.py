@@ -23,7 +23,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"]({name}", f"]({name.lower()}")
     # The site has room for the doctor's page, of which the README has the first lines.
-    image = "![The doctor's page](assets/doctor-{0}.png#only-{0})"
-    pictures = f"{image.format('light')}\n{image.format('dark')}"
+    image = "![The doctor's page](assets/doctor-{0}.png#only-{0})\n"
+    pictures = "".join(map(image.format, ("light", "dark")))
     end = "<!-- /generated:doctor-first -->"
-    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{pictures}\n")
+    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{pictures}")

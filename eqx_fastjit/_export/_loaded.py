@@ -76,8 +76,8 @@ class LoadedFunction(Function):
         signature = inspect.Signature(parameters)
         description = Description(True, (header["name"],) * 2, None, signature, ())
         super().__init__(self, description, Options(header["donate"], True, {}))
-        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
-        self.shown["__signature__"] = signature
+        self.attributes = {"__name__": header["name"], "__doc__": header["doc"]}
+        self.attributes["__signature__"] = signature
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
@@ -115,7 +115,7 @@ class LoadedFunction(Function):
         if self._native is None:
             return portable
         flat.traced = True  # its plan is known without
-        handle = flat.output(self._template)[-1]
+        handle = flat.output(self._template, calls_back=False)[-1]
         return _native_or_portable(self._native.__call__, portable, handle)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
@@ -132,10 +132,6 @@ class LoadedFunction(Function):
         for i, path in enumerate(self._paths):
             why = why.replace(f"args[{i}]", f"`{path}`")
         raise self._other_call(why)
-
-    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
-        """Never: a program that has any cannot be exported."""
-        return False
 
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""

@@ -8,7 +8,7 @@
 whether anything was traced or compiled for it. Saved and restored around each call. */
 typedef struct {
     PyObject *specialization; /* owned, or NULL */
-    int noted;
+    int is_new;
 } Active;
 
 static THREAD_LOCAL Active active;
@@ -34,20 +34,21 @@ static PyObject *get_active(PyObject *self, PyObject *unused) {
 static PyObject *set_active(PyObject *self, PyObject *specialization) {
     (void)self;
     Active outer = activate(specialization == Py_None ? NULL : specialization);
-    active.noted = outer.noted;
+    active.is_new = outer.is_new;
     return outer.specialization ? outer.specialization : Py_NewRef(Py_None);
 }
 
-static PyObject *note(PyObject *self, PyObject *unused) {
+static PyObject *mark_new(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-    active.noted = 1;
+    active.is_new = 1;
     Py_RETURN_NONE;
 }
 
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
-    {"note", note, METH_NOARGS, "Have its call come to `Function.complete_call`."},
+    {"mark_new", mark_new, METH_NOARGS,
+     "Something is traced or compiled for its call, which `complete_call` is told."},
     {NULL}};
 
 /* --- the callable ----------------------------------------------------------------------- */
@@ -57,6 +58,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     State *state;
     PyObject *table;    /* a dict (`table.c`) */
+    PyObject *last;     /* a cell with the specialization that was found last */
     PyObject *function; /* `Function` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
     PyObject *target;   /* called in place of the specialization's own, or NULL */
@@ -65,6 +67,7 @@ typedef struct {
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->table);
+    Py_VISIT(self->last);
     Py_VISIT(self->function);
     Py_VISIT(self->bind);
     Py_VISIT(self->target);
@@ -74,6 +77,7 @@ static int callable_traverse(Callable *self, visitproc visit, void *arg) {
 static int callable_clear(Callable *self) {
     self->vectorcall = NULL;
     Py_CLEAR(self->table);
+    Py_CLEAR(self->last);
     Py_CLEAR(self->function);
     Py_CLEAR(self->bind);
     Py_CLEAR(self->target);
@@ -93,10 +97,11 @@ static void callable_dealloc(Callable *self) {
 /* The specialization for a call, a new reference. A cache miss makes one, from a reading of
 its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
-    Specialization *found = table_find(self->table, w);
+    Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
-    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, w->values);
+    PyObject *made =
+        PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
@@ -121,9 +126,7 @@ static PyObject *const *output_arrays(const Output *out) {
 
 /* The plan that a `_result.Handle` refers to, a new reference. */
 static Plan *plan_of(State *state, PyObject *handle) {
-    PyObject *weak = PyObject_GetAttr(handle, state->s_plan);
-    PyObject *plan = weak != NULL && PyWeakref_Check(weak) ? referent(weak) : NULL;
-    Py_XDECREF(weak);
+    PyObject *plan = PyObject_CallMethodNoArgs(handle, state->names[PLAN]);
     if (plan == NULL || Py_TYPE(plan) == state->plan_type) return (Plan *)plan;
     Py_DECREF(plan);
     return NULL;
@@ -136,7 +139,7 @@ static int read_output(State *state, PyObject *returned, Output *out) {
     if (PyTuple_CheckExact(returned) && PyTuple_GET_SIZE(returned) == 2) {
         handle = Py_NewRef(PyTuple_GET_ITEM(returned, 1));
         Py_SETREF(returned,
-                  PyObject_CallOneArg(state->tree_leaves, PyTuple_GET_ITEM(returned, 0)));
+                  PyObject_CallOneArg(state->given[TREE_LEAVES], PyTuple_GET_ITEM(returned, 0)));
         out->n = returned == NULL ? 0 : PyList_Size(returned);
     } else if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
         out->n = PyList_GET_SIZE(returned) - 1;
@@ -156,14 +159,14 @@ static int read_output(State *state, PyObject *returned, Output *out) {
 
 /* After a call in which something was traced or compiled, or that may have to wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
-    int is_new = active.noted || out->plan->blocks < 0;
+    int is_new = active.is_new || out->plan->blocks < 0;
     PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
-        done = PyObject_CallMethodObjArgs(self->function, w->state->s_complete_call, specialization,
-                                          out->plan, w->values, arrays, results,
-                                          is_new ? Py_True : Py_False,
-                                          w->reads_numpy ? Py_True : Py_False, NULL);
+        done = PyObject_CallMethodObjArgs(
+            self->function, w->state->names[COMPLETE_CALL], specialization, out->plan, w->values,
+            arrays, results, is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
+            NULL);
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);
@@ -174,7 +177,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, w->state->s_error_of_call,
+        self->function, w->state->names[ERROR_OF_CALL],
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);
@@ -187,7 +190,7 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
     if (read_output(w->state, returned, &out) < 0) goto done;
-    int is_plain = out.plan->blocks == 0 && !active.noted && !w->reads_numpy && !w->has_tracers;
+    int is_plain = out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
     if (is_plain || finish(self, specialization, &out, w) == 0)
         result = plan_build(out.plan, output_arrays(&out));
 done:
@@ -231,18 +234,20 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_prepare(function, table, bind, target)`, of which the last may be left out: once, before the
-first call. */
-static PyObject *callable_prepare(Callable *self, PyObject *args) {
-    PyObject *function, *table, *bind, *target = NULL;
+/* `_connect(function, table, last, bind, target)`, the target only of a compiled call: once,
+before the first call. */
+static PyObject *callable_connect(Callable *self, PyObject *args) {
+    PyObject *function, *table, *last, *bind, *target = NULL;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O|O", &function, &PyDict_Type, &table, &bind, &target))
+        !PyArg_ParseTuple(args, "OO!O!O|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
+                          &bind, &target))
         return NULL;
     self->state = state;
     Py_XSETREF(self->function, Py_NewRef(function));
     Py_XSETREF(self->table, Py_NewRef(table));
+    Py_XSETREF(self->last, Py_NewRef(last));
     Py_XSETREF(self->bind, Py_NewRef(bind));
     Py_XSETREF(self->target, Py_XNewRef(target));
     self->vectorcall = callable_vectorcall;
@@ -254,7 +259,7 @@ static PyMemberDef callable_members[] = {
     {NULL}};
 
 static PyMethodDef callable_methods[] = {
-    {"_prepare", (PyCFunction)callable_prepare, METH_VARARGS, NULL}, {NULL}};
+    {"_connect", (PyCFunction)callable_connect, METH_VARARGS, NULL}, {NULL}};
 
 static PyType_Slot callable_slots[] = {
     {Py_tp_doc, "The base class of jitted functions."},

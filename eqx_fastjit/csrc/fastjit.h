@@ -84,10 +84,10 @@ typedef struct Type {
 /* --- the walk over a call ------------------------------------------------------------- */
 
 /* A static that is being read, and those around it. */
-typedef struct Inside {
+typedef struct BeingRead {
     PyObject *object;
-    struct Inside *around;
-} Inside;
+    struct BeingRead *around;
+} BeingRead;
 
 typedef struct Walk {
     struct State *state;
@@ -98,8 +98,8 @@ typedef struct Walk {
     Mutable *mutables;
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
-    Inside *inside;      /* the innermost static that can be changed */
-    int in_mutable;      /* below a static that is in `mutables` */
+    BeingRead *being_read; /* the innermost static that can be changed */
+    int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
@@ -110,15 +110,16 @@ typedef struct Walk {
 
 #define MAX_TYPES 2048 /* half of them at most are there */
 
+/* What Python gives to `setup`, in this order; and names of attributes. */
+typedef enum { READER_OF, STATE_OF, FLATTEN_ONE_LEVEL, TREE_LEAVES, TRANSFERRED, N_GIVEN } Given;
+typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, PLAN, N_NAMES } Name;
+
 typedef struct State {
     PyTypeObject *callable_type, *specialization_type, *plan_type;
+    PyObject *given[N_GIVEN], *names[N_NAMES];
+    Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     Walk *free_walks;
     Py_ssize_t n_calls; /* that are under way, in all threads */
-    /* Set by Python (`setup`). */
-    PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves, *transferred;
-    Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
-    /* Names. */
-    PyObject *s_error_of_call, *s_complete_call, *s_specialize, *s_nbytes, *s_copy, *s_plan;
     size_t n_types;
     Type *types[MAX_TYPES]; /* open addressing by the type's address */
 } State;
@@ -176,9 +177,8 @@ typedef struct {
     PyObject *weakrefs;
 } Specialization;
 
-Specialization *table_find(PyObject *table, Walk *w);
+Specialization *table_find(PyObject *table, PyObject *last, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
-PyObject *find_signature(PyObject *module, PyObject *args);
 
 /* --- results -------------------------------------------------------------------------- */
 
@@ -223,18 +223,6 @@ static inline PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
     for (Py_ssize_t i = 0; tuple != NULL && i < n; i++)
         PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
     return tuple;
-}
-
-/* The object that a weak reference is to, a new reference; NULL if it is gone. */
-static inline PyObject *referent(PyObject *weak) {
-    PyObject *found = NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyWeakref_GetRef(weak, &found) < 0) PyErr_Clear();
-#else
-    found = PyWeakref_GetObject(weak);
-    found = found == Py_None ? NULL : Py_XNewRef(found);
-#endif
-    return found;
 }
 
 #endif

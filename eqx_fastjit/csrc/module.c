@@ -2,61 +2,34 @@
 
 #include "fastjit.h"
 
-/* All objects that the state owns, each listed once. */
-static const struct {
-    size_t offset;
-    PyType_Spec *spec;
-} types[] = {
-    {offsetof(State, callable_type), &callable_spec},
-    {offsetof(State, specialization_type), &specialization_spec},
-    {offsetof(State, plan_type), &plan_spec},
-};
+static const char *const names[N_NAMES] = {"error_of_call", "complete_call", "specialize",
+                                           "nbytes",        "copy",          "plan"};
 
-static const struct {
-    size_t offset;
-    const char *text;
-} names[] = {
-    {offsetof(State, s_error_of_call), "error_of_call"},
-    {offsetof(State, s_complete_call), "complete_call"},
-    {offsetof(State, s_specialize), "specialize"}, {offsetof(State, s_nbytes), "nbytes"},
-    {offsetof(State, s_copy), "copy"},             {offsetof(State, s_plan), "plan"},
-};
-
-/* In the order of the parameters of `setup`. */
-static const size_t functions[] = {offsetof(State, reader_of), offsetof(State, state_of),
-                                   offsetof(State, flatten_one_level), offsetof(State, tree_leaves),
-                                   offsetof(State, transferred)};
-
-#define LENGTH(array) (sizeof(array) / sizeof(*(array)))
-
-static inline PyObject **slot(State *state, size_t offset) {
-    return (PyObject **)((char *)state + offset);
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && PyModule_AddType(module, type) < 0) Py_CLEAR(type);
+    return type;
 }
 
 static int module_exec(PyObject *module) {
     State *state = PyModule_GetState(module);
-    for (size_t i = 0; i < LENGTH(types); i++) {
-        PyObject *type = PyType_FromModuleAndSpec(module, types[i].spec, NULL);
-        *slot(state, types[i].offset) = type;
-        if (type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0) return -1;
-    }
-    for (size_t i = 0; i < LENGTH(names); i++) {
-        PyObject *name = PyUnicode_InternFromString(names[i].text);
-        if (name == NULL) return -1;
-        *slot(state, names[i].offset) = name;
-    }
+    if ((state->callable_type = add_type(module, &callable_spec)) == NULL ||
+        (state->specialization_type = add_type(module, &specialization_spec)) == NULL ||
+        (state->plan_type = add_type(module, &plan_spec)) == NULL)
+        return -1;
+    for (size_t i = 0; i < N_NAMES; i++)
+        if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
     return PyModule_AddFunctions(module, call_functions);
 }
 
-/* `setup(reader_of, state_of, flatten_one_level, tree_leaves, transferred, copied_bytes)` */
+/* `setup(*given, copied_bytes)` */
 static PyObject *setup(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *given[LENGTH(functions)];
+    PyObject *given[N_GIVEN];
     if (!PyArg_ParseTuple(args, "OOOOOn", &given[0], &given[1], &given[2], &given[3], &given[4],
                           &state->copied_bytes))
         return NULL;
-    for (size_t i = 0; i < LENGTH(functions); i++)
-        Py_XSETREF(*slot(state, functions[i]), Py_NewRef(given[i]));
+    for (size_t i = 0; i < N_GIVEN; i++) Py_XSETREF(state->given[i], Py_NewRef(given[i]));
     Py_RETURN_NONE;
 }
 
@@ -73,7 +46,6 @@ static PyObject *is_calling(PyObject *module, PyObject *unused) {
 
 static PyMethodDef module_methods[] = {
     {"read", read_signature, METH_VARARGS, "The signature of a call, and its arrays."},
-    {"find", find_signature, METH_VARARGS, "What a table has for a signature, or `None`."},
     {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
     {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
@@ -81,22 +53,26 @@ static PyMethodDef module_methods[] = {
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
-    for (size_t i = 0; i < LENGTH(types); i++) Py_VISIT(*slot(state, types[i].offset));
-    for (size_t i = 0; i < LENGTH(functions); i++) Py_VISIT(*slot(state, functions[i]));
+    Py_VISIT(state->callable_type);
+    Py_VISIT(state->specialization_type);
+    Py_VISIT(state->plan_type);
+    for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
     return 0;
 }
 
 static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
-    for (size_t i = 0; i < LENGTH(types); i++) Py_CLEAR(*slot(state, types[i].offset));
-    for (size_t i = 0; i < LENGTH(functions); i++) Py_CLEAR(*slot(state, functions[i]));
+    Py_CLEAR(state->callable_type);
+    Py_CLEAR(state->specialization_type);
+    Py_CLEAR(state->plan_type);
+    for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
     return 0;
 }
 
 static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
     module_clear((PyObject *)module);
-    for (size_t i = 0; i < LENGTH(names); i++) Py_CLEAR(*slot(state, names[i].offset));
+    for (size_t i = 0; i < N_NAMES; i++) Py_CLEAR(state->names[i]);
     types_free(state);
     walks_free(state);
 }

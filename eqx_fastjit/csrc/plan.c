@@ -194,10 +194,9 @@ static void plan_dealloc(Plan *self) {
 
 /* `Plan(root, structure)`, of which the structure is for the reference. */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"root", "structure", NULL};
+    (void)kwargs;
     PyObject *root, *structure;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &root, &structure))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "OO", &root, &structure)) return NULL;
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->blocks = -1;

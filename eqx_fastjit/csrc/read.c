@@ -76,7 +76,7 @@ void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
     w->n_copied = 0;
-    w->in_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
+    w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
 void walk_give_back(Walk *w) {
@@ -106,18 +106,18 @@ void walks_free(State *state) {
 /* Reads a static that can be changed in place. Of one that is in itself: how far around. */
 static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
     uint64_t distance = 1;
-    for (const Inside *inside = w->inside; inside != NULL; inside = inside->around, distance++)
-        if (inside->object == x) return push(w, BITS, distance);
-    Inside here = {x, w->inside};
-    w->inside = &here;
+    for (const BeingRead *y = w->being_read; y != NULL; y = y->around, distance++)
+        if (y->object == x) return push(w, BITS, distance);
+    BeingRead here = {x, w->being_read};
+    w->being_read = &here;
     int failed = read(w, type, x, 1);
-    w->inside = here.around;
+    w->being_read = here.around;
     return failed;
 }
 
 /* The same, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
-    if (w->in_mutable) return read_once(w, type, x, read);
+    if (w->below_mutable) return read_once(w, type, x, read);
     if (w->n_mutables == w->room_mutables) {
         Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
                                   sizeof(Mutable));
@@ -126,9 +126,9 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     }
     size_t number = w->n_mutables++, start = w->n_trail;
     w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
-    w->in_mutable++; /* what is below it is a part of its state */
+    w->below_mutable++; /* what is below it is a part of its state */
     int failed = read_once(w, type, x, read);
-    w->in_mutable--;
+    w->below_mutable--;
     w->mutables[number].stop = w->n_trail;
     return failed;
 }
@@ -138,7 +138,7 @@ static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value, but by `jax.tree_util.register_static`. -1 with an error. */
 static int is_flattened(Walk *w, PyObject *x) {
-    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
+    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x), *children, *aux;
     int found = flat == NULL ? -1 : 0;
     if (found == 0 && flat != Py_None)
         found = !PyArg_ParseTuple(flat, "OO", &children, &aux) ? -1
@@ -213,7 +213,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 /* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
-    PyObject *state = PyObject_CallOneArg(w->state->state_of, x);
+    PyObject *state = PyObject_CallOneArg(w->state->given[STATE_OF], x);
     if (state == NULL) return -1;
     int failed;
     if (state == x) {
@@ -221,9 +221,9 @@ static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     } else if ((failed = push_object(w, TYPE, (PyObject *)type->type)) == 0 &&
                (failed = enter()) == 0) {
         /* The state is new each time: nobody can change it. */
-        w->in_mutable++;
+        w->below_mutable++;
         failed = leave(read_held(w, state, 1));
-        w->in_mutable--;
+        w->below_mutable--;
     }
     Py_DECREF(state);
     return failed;
@@ -326,7 +326,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
-    PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
+    PyObject *size = PyObject_GetAttr(x, w->state->names[NBYTES]);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
@@ -338,7 +338,7 @@ static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
 /* Has Python transfer arrays of NumPy; if it does, the walk has those of JAX instead. */
 static int transfer_numpy(Walk *w) {
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *put = NULL;
-    if (arrays != NULL) put = PyObject_CallOneArg(w->state->transferred, arrays);
+    if (arrays != NULL) put = PyObject_CallOneArg(w->state->given[TRANSFERRED], arrays);
     Py_XDECREF(arrays);
     if (put != NULL && PyTuple_CheckExact(put)) {
         for (size_t i = 0; i < w->n_arrays; i++)
@@ -360,7 +360,7 @@ int copy_numpy(Walk *w) {
         const Type *type = type_of(w->state, w->arrays[i]);
         if (type == NULL) return -1;
         if (type->read != read_numpy) continue;
-        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], w->state->s_copy);
+        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], w->state->names[COPY]);
         if (copy == NULL) return -1;
         Py_SETREF(w->arrays[i], copy);
     }
@@ -410,7 +410,7 @@ static int read_items(Walk *w, PyObject *x, int as_static) {
 
 /* A node of any class: by its flatten function, or by JAX's own for some. */
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
+    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x), *children, *aux;
     if (flat == NULL) return -1;
     int failed = -1;
     PyObject *parts = NULL;
@@ -433,7 +433,7 @@ done:
 /* The items, in the order that JAX has for keys of several types, or of the user's. It says
 what is wrong with them. */
 static int read_flattened_items(Walk *w, PyObject *x) {
-    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
+    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x);
     PyObject *parts = NULL, *keys = NULL, *children, *aux;
     int failed = -1;
     if (flat == NULL || !PyArg_ParseTuple(flat, "OO", &children, &aux) ||
@@ -479,7 +479,8 @@ static Keys keys_of(PyObject *dict) {
     for (; PyDict_Next(dict, &position, &key, &value); last = key) {
         if (last != NULL && Py_TYPE(last) != Py_TYPE(key)) return OF_ANY_TYPE;
         if (PyUnicode_CheckExact(key)) {
-            if (last != NULL && PyUnicode_Compare(last, key) > 0) keys = TO_BE_SORTED;
+            if (keys == SORTED && last != NULL && PyUnicode_Compare(last, key) > 0)
+                keys = TO_BE_SORTED;
         } else if (PyLong_CheckExact(key)) {
             keys = TO_BE_SORTED;
         } else {

@@ -1,7 +1,7 @@
 /* Specializations of one function, by signature.
 
-A table is a dict in which each specialization is its own key. Under `None` it has the one
-that was found last. Python puts specializations in and takes them out (`_function.py`). */
+A table is a dict in which each specialization is its own key. Python puts them in and takes
+them out (`_function.py`). */
 
 #include "fastjit.h"
 
@@ -156,40 +156,23 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* The one for the same calls as another, a new reference; NULL if there is none, or an error.
-One that is stale stays until another takes its place. */
-static Specialization *find_equal(State *state, PyObject *table, const Specialization *wanted) {
-    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
-    if (found != NULL && (is_stale((Specialization *)found, state, wanted->witnesses,
-                                   wanted->n_witnesses) != 0 ||
-                          PyDict_SetItem(table, Py_None, found) < 0))
-        Py_CLEAR(found);
-    return (Specialization *)found;
-}
-
-/* The one for a walk, in the same way. */
-Specialization *table_find(PyObject *table, Walk *w) {
-    Specialization *last = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, Py_None));
-    /* Most calls are like the one before, and need no hash. */
-    if (last != NULL && last->n_trail == w->n_trail &&
-        trail_identical(last->trail, w->trail, w->n_trail) &&
-        is_stale(last, w->state, w->mutables, w->n_mutables) == 0)
-        return last;
-    Py_XDECREF(last);
+/* The one for the same calls as a walk, a new reference; NULL if there is none, or an error. Most
+calls are like the one before, which is in the cell `last`, and need no hash. One that is stale
+stays until another takes its place. */
+Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
+    Specialization *found = (Specialization *)PyCell_Get(last);
+    if (found != NULL && found->n_trail == w->n_trail &&
+        trail_identical(found->trail, w->trail, w->n_trail) &&
+        is_stale(found, w->state, w->mutables, w->n_mutables) == 0)
+        return found;
+    Py_XDECREF(found);
     if (PyErr_Occurred()) return NULL;
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
-    Specialization *found = find_equal(w->state, table, wanted);
+    found = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
+    if (found != NULL && is_stale(found, w->state, wanted->witnesses, wanted->n_witnesses) != 0)
+        Py_CLEAR(found);
     Py_DECREF(wanted);
+    if (found != NULL) PyCell_Set(last, (PyObject *)found);
     return found;
-}
-
-/* `find(table, signature)`: the specialization for such calls, or `None`. */
-PyObject *find_signature(PyObject *module, PyObject *args) {
-    State *state = PyModule_GetState(module);
-    PyObject *table, *wanted;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &table, state->specialization_type, &wanted))
-        return NULL;
-    PyObject *found = (PyObject *)find_equal(state, table, (Specialization *)wanted);
-    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }

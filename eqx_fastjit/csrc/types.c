@@ -33,7 +33,7 @@ failed:
 /* Registers the type of a value on first use. */
 Type *types_add(State *state, PyObject *x) {
     PyTypeObject *cls = Py_TYPE(x);
-    PyObject *reader = PyObject_CallOneArg(state->reader_of, x);
+    PyObject *reader = PyObject_CallOneArg(state->given[READER_OF], x);
     if (reader == NULL) return NULL;
     Type *type = type_from(cls, reader);
     Py_DECREF(reader);

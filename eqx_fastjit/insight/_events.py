@@ -25,8 +25,8 @@ import jax
 from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
 from eqx_fastjit._callables import column_of, place_of
-from eqx_fastjit._engine import engine_module
-from eqx_fastjit._facts import Fact, FunctionInfo, is_users
+from eqx_fastjit._engine import ENGINE
+from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
 from ._describe import describe, Leaf, number_of
 from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
@@ -157,7 +157,7 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
         for x, _ in fact.arrays
     ]
     values = specialization.flat.structure.rebuild(arrays)
-    if engine_module().read(values, True)[0] != specialization:
+    if ENGINE.read(values, True)[0] != specialization:
         return ()  # a static was changed in place
     by_id = {id(x): what for x, what in zip(arrays, fact.arrays, strict=True)}
     name = _function_of(fact)
@@ -193,10 +193,9 @@ def _struct(leaf: Leaf) -> Any:
 class _Tools:
     """The watcher that the engine has while there are observers."""
 
-    def starting(
-        self, fact: Fact, arguments: Callable[[], Any], until: contextlib.ExitStack
-    ) -> None:
+    def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
+        fact = compilation.fact
         if _starting or _compiling or is_profiling():
             last = _last_signature(fact)
             event = self._describe(fact, arguments)
@@ -205,10 +204,10 @@ class _Tools:
             new = (x._replace(sharding=None) for x in event.signature)
             why = listed((x.path for x in new if x not in known), 3) or "again"
             name = f"compile {fact.function.name}: {why if last else 'first call'}"
-            until.enter_context(jax.profiler.TraceAnnotation(name))
+            compilation.contexts.enter_context(jax.profiler.TraceAnnotation(name))
             for observer in tuple(_starting):
                 observer(event)
-        elif _facts.pending.get(threading.get_ident()) is not fact:
+        elif compilation.outer is not None:
             self._describe(fact, arguments)  # as a part, it ends without arguments
 
     def compiling(self, fact: Fact) -> None:
@@ -236,7 +235,7 @@ class _Tools:
         finally:
             _here.jaxprs.pop(fact.number, None)
 
-    def outside(self, stage: str, seconds: float, name: str) -> None:
+    def spent_elsewhere(self, stage: str, seconds: float, name: str) -> None:
         """Make an event of it when it is compiled."""
         if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
             name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")

@@ -39,7 +39,8 @@ class SaysWhatIsLate:
     def _run(self) -> None:
         said: set[Any] = set()
         while not self._over.wait(_INTERVAL):
-            for fact in list(_facts.pending.values()):
+            innermost = list(_facts.compilations.values())
+            for fact in [x.outermost for x in innermost if x is not None]:
                 seconds = time.time() - fact.started
                 key = fact.function.key()
                 if seconds < _LATE or key in said or self._over.is_set():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import call_back, is_callback, opened
 from eqx_fastjit._callables import source_of
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants
 from ._equations import Equation, read_jaxpr
@@ -70,7 +70,7 @@ def _source(event: Event) -> Any:
     """The Python function that is being compiled, if it is there."""
     if event.is_outside:
         return source_of(function_in_jit())
-    source = engine_module().active().flat.source
+    source = ENGINE.active().flat.source
     return source and source()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from eqx_fastjit._engine import engine_module
+from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._statics import state_of
 from eqx_fastjit._structure import DYNAMIC
 from eqx_fastjit._texts import describe_static
@@ -92,7 +92,7 @@ class StaleValues:
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
-        specialization = engine_module().active()
+        specialization = ENGINE.active()
         if specialization is None or not event.traced or event.failed:
             return
         flat = specialization.flat

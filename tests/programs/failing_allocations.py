@@ -18,7 +18,7 @@ from tests.support.modules import Holder, Node
 
 X = jnp.ones(2)
 N = int(sys.argv[1])
-native = _engine.engine_module()
+native = _engine.ENGINE
 
 
 def without_memory(call, start):
@@ -100,9 +100,11 @@ def look_ups_survive():
             if out is not None:
                 assert out[0] == signature
                 assert all(map(lambda a, b: a is b, out[1], arrays))
-            out = without_memory(lambda s=signature: native.find(table, s), start)
+            out = without_memory(lambda s=signature: table.get(s), start)
             assert out in (None, found)
-            assert native.find(table, signature) is found
+            assert table.get(signature) is found
+            without_memory(found.is_stale, start)
+            assert found.is_stale() is False
 
 
 calls_survive()
