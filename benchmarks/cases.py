@@ -17,7 +17,7 @@ import jax.random as jr
 import numpy as np
 import optax
 
-from . import loops, zoo
+from . import loops  # noqa: F401, for its cases
 from .case import Call, case, CASES, FUNCTION, JITS, Makers
 from .contenders import (
     ALL_JITS,
@@ -28,9 +28,7 @@ from .contenders import (
     of_retraces,
     training,
 )
-
-
-__all__ = ["CASES", "GROUPS", "UnknownCase", "choose", "loops", "zoo"]
+from .zoo import networks, parameters  # noqa: F401
 
 
 GROUPS = {
@@ -178,12 +176,10 @@ def _static_arguments(n: int) -> Makers:
 
 
 for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
-    case(
-        "calls",
-        f"an array and a static integer, {_values}",
-        name=f"statics_{_n}",
-        contenders=JITS,
-    )(ft.partial(_static_arguments, _n))
+    _title = f"an array and a static integer, {_values}"
+    case("calls", _title, name=f"statics_{_n}", contenders=JITS)(
+        ft.partial(_static_arguments, _n)
+    )
 
 
 @case("calls", "MLP of width 32 on a NumPy array")

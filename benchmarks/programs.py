@@ -26,33 +26,21 @@ from benchmarks.loops import (
 )
 
 
-# Each takes the number of its steps, and returns what depends on all of them.
-PROGRAMS: dict[str, Callable[..., object]] = {}
-
-
-def _program(run: Callable[..., object]) -> Callable[..., object]:
-    PROGRAMS[run.__name__] = run
-    return run
-
-
 def _run(loop: Callable[..., Iterator[Any]], steps: int) -> Any:
     """The last of the results that a loop of `loops.py` yields."""
     return float(collections.deque(itertools.islice(loop(plainly), steps), 1).pop())
 
 
-@_program
 def rl_loop(steps: int = 20_000) -> float:
     """a policy that acts in an environment written in Python"""
     return _run(policy_on_host, steps)
 
 
-@_program
 def train(steps: int = 10_000) -> float:
     """training of a small model, with float(loss) read after each step"""
     return _run(mlp_adam_numpy_batch, steps)
 
 
-@_program
 def gan(steps: int = 5_000) -> float:
     """steps of the two networks of a GAN"""
     return _run(gan_in_turn, steps)
@@ -70,7 +58,6 @@ class Regression(eqx.Module):
         return likelihood - jnp.sum(w**2) / (2 * self.scale**2)
 
 
-@_program
 def sampler(steps: int = 20_000) -> list[float]:
     """a Metropolis sampler whose steps are taken from Python"""
 
@@ -91,7 +78,6 @@ def sampler(steps: int = 20_000) -> list[float]:
     return [accepted / steps, *w.tolist()]
 
 
-@_program
 def scipy_optimize(starts: int = 200) -> float:
     """scipy.optimize, which calls a jitted objective"""
 
@@ -112,7 +98,6 @@ def scipy_optimize(starts: int = 200) -> float:
     return min(float(run.fun) for run in runs)
 
 
-@_program
 def diffeqsolve(steps: int = 200_000) -> list[float]:
     """one long solve by Diffrax"""
 
@@ -130,3 +115,10 @@ def diffeqsolve(steps: int = 200_000) -> list[float]:
         max_steps=None,
     )
     return solution.ys[-1].tolist()
+
+
+# Each takes the number of its steps, and returns what depends on all of them.
+PROGRAMS: dict[str, Callable[..., object]] = {
+    program.__name__: program
+    for program in (rl_loop, train, gan, sampler, scipy_optimize, diffeqsolve)
+}

@@ -18,9 +18,6 @@ from typing import Any
 from benchmarks import parser_of
 
 
-_PAIRS = 12
-
-
 def _process(name: str, what: str) -> float:
     """Wall seconds of a process."""
     command = [sys.executable, "-m", "benchmarks.whole", "--child", what]
@@ -73,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = parser_of("benchmarks.whole", __doc__)
     parser.add_argument("--programs", metavar="NAMES", help="separated by commas")
-    parser.add_argument("--pairs", type=int, default=_PAIRS, metavar="N")
+    parser.add_argument("--pairs", type=int, default=12, metavar="N")
     parser.add_argument("--child", choices=("eqx", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.child == "ours":

@@ -140,8 +140,7 @@ def _take_picture() -> None:
         file = f"{folder}/doctor.html"
         _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
         path, sandbox = shutil.which("chromium"), ["--no-sandbox"]
-        launch = playwright.chromium.launch(executable_path=path, args=sandbox)
-        with launch as browser:
+        with playwright.chromium.launch(executable_path=path, args=sandbox) as browser:
             for scheme in ("light", "dark"):
                 size = {"width": 900, "height": 560}
                 page = browser.new_page(viewport=size, color_scheme=scheme)

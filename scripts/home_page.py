@@ -20,8 +20,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
-        text = text.replace(f"]({name}", f"]({name.lower()}")
+    text = re.sub(r"\]\((CONTRIBUTING|CHANGELOG)\.md", lambda x: x[0].lower(), text)
     # The site has room for the doctor's page, of which the README has the first lines.
     image = "![The doctor's page](assets/doctor-{0}.png#only-{0})\n"
     pictures = "".join(map(image.format, ("light", "dark")))

@@ -243,17 +243,6 @@ def test_a_leaked_tracer():
         filter_jit(lambda y: y + leaked[0])(X)
 
 
-@pytest.mark.parametrize(
-    "argument", [np.array(["a"]), np.array([None, 1], object), np.array(["2020"], "M8")]
-)
-def test_arrays_that_jax_does_not_know(argument):
-    """Arrays of other dtypes are an error of the same type as under Equinox."""
-    with pytest.raises(Exception) as expected:
-        eqx.filter_jit(lambda x: x)(argument)
-    with pytest.raises(type(expected.value)):
-        filter_jit(lambda x: x)(argument)
-
-
 @pytest.mark.parametrize("result", [{1: X, "a": X}, {X.aval: 1, 2: X}])
 def test_results_that_are_no_pytree(result):
     """A dictionary whose keys cannot be sorted cannot be returned."""

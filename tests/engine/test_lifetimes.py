@@ -160,18 +160,20 @@ def test_a_function_dies_that_its_own_programs_refer_to(how):
     assert dead(*refs) == [True] * 6
 
 
-def test_a_callable_object_dies():
-    """An instance of a plain class, with what was compiled for it."""
+class Adds:
+    def __call__(self, x):
+        return x + 1
 
-    class Adds:
-        def __call__(self, x):
-            return x + 1
 
-    fun = Adds()
-    filter_jit(fun)(X)
-    refs = references(fun)
-    del fun
-    assert dead(*refs) == [True]
+@pytest.mark.parametrize("make", [Adds, lambda: eqx.nn.PReLU(0.5)])
+def test_a_callable_object_dies(make):
+    """An instance, of a plain class or a Module, with what was compiled for it."""
+    called = make()
+    jitted = filter_jit(called)
+    jitted(X)
+    refs = references(called, *vars(called).values())
+    del called, jitted
+    assert all(dead(*refs))
 
 
 def test_functions_with_names_that_are_made_up():
@@ -193,16 +195,6 @@ def test_functions_with_names_that_are_made_up():
         make(i)
     filter_jit(first)(X)
     assert traces == [0, 0]
-
-
-def test_wrapping_a_module_does_not_keep_it():
-    """The arrays of a wrapped Module die with its wrapper."""
-    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    jitted = filter_jit(model)
-    jitted(X)
-    refs = references(model, model.weight)
-    del model, jitted
-    assert dead(*refs) == [True, True]
 
 
 # --- arguments and results ---

@@ -205,18 +205,6 @@ def test_results_whose_classes_check_their_parts():
             assert jtu.tree_structure(out) == jtu.tree_structure(around(Checks(X)))
 
 
-def test_modules_without_some_of_their_fields():
-    """A field that was never set is not there in the result."""
-    f, traces = count_traces(lambda m: m)
-    model = object.__new__(Ordered)
-    object.__setattr__(model, "b", X)
-    for _ in range(3):
-        model = f(model)
-        assert model.b.tolist() == X.tolist()
-        assert not hasattr(model, "name")
-    assert len(traces) == 1
-
-
 def test_a_training_step_returns_the_model():
     """The result of a step is the argument of the next, without a new trace."""
     optimiser = optax.adam(1e-2)

@@ -1,18 +1,27 @@
-"""Each compilation as it happens: `EQX_FASTJIT_LOG=compiles`, and `jax.profiler`.
+"""Each compilation as it happens: `EQX_FASTJIT_LOG`, as lines or an event file.
 
-Promise 36 of docs/reliability.md.
+Promises 36, 39 of docs/reliability.md. Also what `jax.profiler` shows.
 """
 
 import gzip
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import cli, filter_jit
 from eqx_fastjit.insight import _events
-from tests.support.commands import command
+from eqx_fastjit.insight._compare import reason_of, reasons_of
+from eqx_fastjit.insight._file import FileError, read, VERSION
+from tests.support.commands import command, ROOT
+from tests.support.programs import PROGRAMS
 
 
 PROGRAM = """
@@ -106,3 +115,156 @@ def test_a_trace_of_the_profiler_has_the_causes(tmp_path, is_watched):
     names = {event.get("name") for event in trace["traceEvents"]}
     causes = {"compile scale: first call", "compile scale: n"}
     assert causes & names == (causes if is_watched else set())
+
+
+# --- the event file ---
+
+
+STEPS = PROGRAMS / "steps.py"
+
+
+def start(file, *words, **environment):
+    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Of a run with two compilations that was killed, and of one with four."""
+    folder = tmp_path_factory.mktemp("files")
+    old, new = folder / "old.jsonl", folder / "new.jsonl"
+    processes = [start(old, STEPS, 2), start(new, STEPS, 4)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    growing = read(str(new))
+    assert growing.exit_code is None and len(ours(growing)) == 4
+    processes[0].send_signal(signal.SIGKILL)
+    processes[0].communicate()
+    processes[1].communicate("")
+    return old, new
+
+
+def ours(run):
+    return [r for r in run.events if not r.is_outside]
+
+
+def test_it_survives_a_kill(files):
+    run = read(str(files[0]))
+    assert run.exit_code is None
+    assert [x.cause for _, x in reasons_of(ours(run))] == [
+        "first call",
+        "the same program again",
+    ]
+
+
+def test_what_is_read_is_what_was_written(files):
+    run = read(str(files[1]))
+    assert run.exit_code == 0 and run.program.endswith("steps.py 4")
+    assert 0 < sum(r.seconds for r in run.events) < run.seconds < 300
+    assert abs(run.started + run.seconds - time.time()) < 300
+    last = ours(run)[-1]
+    assert last.function.name == "step" and last.function.place.line == 11
+    assert last.frames[0].line == 17
+    assert last.program.same == ours(run)[-2].program.same
+    assert last.program.literals == ("3",)
+    (part,) = reason_of(last, ours(run)).parts
+    assert (part.path, part.values) == ("n", ("2", "3"))
+    arguments = [x for x in last.signature if x.kind in ("array", "static")]
+    assert list(map(str, arguments)) == ["float32[4]", "3"]
+
+
+def test_lines_are_documented_json(files):
+    lines = [json.loads(line) for line in files[1].read_text().splitlines()]
+    assert lines[0]["type"] == "run" and lines[0]["version"] == VERSION == 4
+    assert lines[0]["packages"]["jax"]
+    assert {line["type"] for line in lines[1:-1]} == {"start", "compile"}
+    assert lines[-1]["type"] == "end"
+
+
+def test_what_was_being_compiled_is_named(files, tmp_path):
+    """A program may be killed, or be read, while something hangs."""
+    lines = files[0].read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if '"start"' in line)
+    file = tmp_path / "hanging.jsonl"
+    file.write_text("".join(lines[: last + 1]))
+    notes = " ".join(read(str(file)).notes)
+    assert "Compiling `step`, called at " in notes and "has not ended" in notes
+    assert "Compiling" not in " ".join(read(str(files[0])).notes)
+
+
+def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
+    file = tmp_path / "cut.jsonl"
+    file.write_text(files[1].read_text()[:-40])
+    assert read(str(file)).exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no event file"),
+        ("nonsense\n", "no event file"),
+        ("[]\n", "no event file"),
+        ('{"type": "run", "version": 999}\n', "version 999"),
+        (f'{{"type": "run", "version": {VERSION}}}\n', "or a damaged one"),
+    ],
+)
+def test_a_file_that_is_none(text, message, tmp_path, capsys):
+    file = tmp_path / "bad.jsonl"
+    file.write_text(text)
+    with pytest.raises(FileError, match=message):
+        read(str(file))
+    assert cli.main(["doctor", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and str(file) in shown
+
+
+def test_a_report_on_a_file(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    out = tmp_path / "out.json"
+    assert cli.main(["doctor", "--json", str(out), "--verbose", str(files[0])]) == 0
+    shown = capsys.readouterr().err
+    assert "has not ended, or it was killed" in shown and "step (" in shown
+    assert json.loads(out.read_text())["schema"] == 5
+
+
+def test_a_child_process_has_a_file_of_its_own(tmp_path):
+    file = tmp_path / "run.jsonl"
+    parent = f"""
+import eqx_fastjit, numpy as np, subprocess, sys
+eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
+subprocess.run([sys.executable, {str(STEPS)!r}, "1"], input="", text=True, check=True)
+"""
+    command(python=("-c", parent), EQX_FASTJIT_LOG=str(file))
+    assert [e.function.name for e in ours(read(str(file)))] == ["<lambda>"]
+    (other,) = set(tmp_path.glob("run.*.jsonl")) - {file}
+    assert [e.function.name for e in ours(read(str(other)))] == ["step"]
+
+
+def test_each_process_of_a_job_has_a_rank_and_a_file(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    file, program = tmp_path / "run.jsonl", PROGRAMS / "process_of_a_job.py"
+    ranks = 0, 1
+    processes = [start(file, program, address, rank, XLA_FLAGS="") for rank in ranks]
+    for process in processes:
+        process.communicate(timeout=200)
+    assert [process.returncode for process in processes] == [0, 0]
+    for rank, name in enumerate(("run.jsonl", "run.1.jsonl")):
+        lines = map(json.loads, (tmp_path / name).read_text().splitlines())
+        assert {line["rank"] for line in lines} == {rank}
+        (event,) = ours(read(str(tmp_path / name)))
+        assert ("x", (2,)) in [(leaf.path, leaf.shape) for leaf in event.signature]
+
+
+def test_a_place_where_it_cannot_be(tmp_path):
+    file = tmp_path / "missing" / "run.jsonl"
+    program = ("-c", "import eqx_fastjit; eqx_fastjit.filter_jit")
+    ended = command(python=program, code=1, EQX_FASTJIT_LOG=str(file))
+    assert "cannot be written" in ended.stderr and str(file) in ended.stderr

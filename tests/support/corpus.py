@@ -93,17 +93,6 @@ def wrap_again(jit, traced):
 
 
 @case
-def functools_partial(jit, traced):
-    def f(n, x, *, k):
-        traced()
-        return x * n, k
-
-    g = jit(ft.partial(f, 2.0, k="k"))
-    yield g(X(2))
-    yield g(X(2))
-
-
-@case
 def partials_that_are_pytrees(jit, traced):
     def f(n, x, k):
         traced()
@@ -144,22 +133,6 @@ def equinox_layers(jit, traced):
 
 
 @case
-def grad_and_vmap(jit, traced):
-    def f(x):
-        traced()
-        return jnp.sum(x**2)
-
-    yield jit(eqx.filter_grad(f))(X(2))
-    yield jit(eqx.filter_grad(f))(X(2))
-    yield jit(eqx.filter_value_and_grad(f))(X(2))
-    yield jit(eqx.filter_vmap(f))(X(2, 2))
-    yield jit(jax.vmap(f))(X(2, 2))
-    yield eqx.filter_grad(jit(f))(X(2))
-    yield eqx.filter_vmap(jit(f))(X(2, 2))
-    yield jax.jvp(jit(f), (X(2),), (X(2),))
-
-
-@case
 def bound_method_of_a_module(jit, traced):
     class M(eqx.Module):
         w: jax.Array
@@ -184,18 +157,6 @@ def bound_method_of_a_class(jit, traced):
     yield jit(c.go)(X(2))
     yield jit(c.go)(X(2))
     yield jit(C().go)(X(2))
-
-
-@case
-def callable_object(jit, traced):
-    class C:
-        def __call__(self, x):
-            traced()
-            return x + 1
-
-    f = jit(C())
-    yield f(X(2))
-    yield f(X(2))
 
 
 @case
@@ -334,51 +295,6 @@ def bound_method_is_a_pytree(jit, traced):
     arrays, rest = eqx.partition(m.f, eqx.is_array)
     yield eqx.combine(arrays, rest)(X(2))
     yield jax.grad(lambda f: jnp.sum(f(X(2))))(eqx.filter(m.f, eqx.is_array)).args[0].w
-
-
-# --- statics ---
-
-
-@case
-def python_scalars_are_static(jit, traced):
-    @jit
-    def f(x, n):
-        traced()
-        return x, n
-
-    for n in (
-        1,
-        2,
-        1,
-        "a",
-        b"a",
-        None,
-        2.5,
-        3j,
-        ...,
-        int,
-        jnp.sin,
-        (1, (2,)),
-        range(3),
-    ):
-        yield f(X(1), n)
-        yield f(X(1), n)
-
-
-@case
-def static_fields(jit, traced):
-    class M(eqx.Module):
-        w: jax.Array
-        s: typing.Any = eqx.field(static=True)
-
-    @jit
-    def f(m):
-        traced()
-        return m.w * 2, m.s
-
-    for s in (1, 2, "a", (1, 2), (1, 3), [1], {"a": 1}, jnp.tanh, np.dtype("int32")):
-        yield f(M(X(2), s))
-        yield f(M(X(2) + 1, s))
 
 
 # --- arrays ---
@@ -729,20 +645,6 @@ def custom_derivatives_of_equinox(jit, traced):
     g.def_fwd(lambda perturbed, x: (g(x), x))
     g.def_bwd(lambda res, grad, perturbed, x: grad * 7)
     yield eqx.filter_grad(lambda x: jnp.sum(jit(g)(x)))(X(2))
-
-
-@case
-def errors_while_tracing(jit, traced):
-    @jit
-    def f(x, fail):
-        traced()
-        if fail:
-            raise KeyError("no")
-        return x
-
-    yield lambda: f(X(1), True)
-    yield f(X(1), False)
-    yield lambda: f(X(1), True)
 
 
 # --- a trace is that of its own call ---
