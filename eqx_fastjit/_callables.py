@@ -268,8 +268,6 @@ class _Created(dict[Any, Any]):
 _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
     weakref.WeakKeyDictionary()
 )
-
-
 # The most that is remembered for one class of callables.
 _MAX_REMEMBERED = 1024
 
@@ -281,8 +279,9 @@ def created_once(
     known = _created_for(fun, description.plain)
     signature, _ = ENGINE.read((options,), False)
     key = description.key, signature
-    if key in known:
-        return known[key]
+    found = known.get(key)
+    if found is not None:
+        return found
     created = create()
     if len(known) == _MAX_REMEMBERED:  # a program may make up names
         known.clear()
