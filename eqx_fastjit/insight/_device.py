@@ -42,6 +42,8 @@ _EVERY = 47
 # Calls that are made alone, one after the other, to find the device without work where
 # a program drops all results.
 _PATIENCE = 5
+# Calls of a specialization that are all looked at. Of later ones, those made alone.
+_LOOKED_AT = 100
 # The samples that are kept of a specialization.
 _KEPT = 1000
 # Specializations, with the most calls, of which the overhead of a call is measured.
@@ -79,9 +81,9 @@ class _Timed:
         device, clock = self._device, time.perf_counter
         if threading.get_ident() != device.thread:
             return self._jitted(*arrays)
-        if device.look is not None:
-            device.look(self._flat(), arrays)
         is_due = self.calls >= self.due or device.patience > 0
+        if device.look is not None and (is_due or self.calls < _LOOKED_AT):
+            device.look(self._flat(), arrays)
         began = start = clock()
         is_alone = is_due and device.drain(arrays)
         if is_due:
@@ -137,7 +139,7 @@ class Device(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what is called, and its arrays, before each call.
+        # Is shown what is called, and its arrays, before the call.
         self.look = look
         # How many of the next calls are made alone, whether due or not.
         self.patience = 0

@@ -14,7 +14,7 @@ from eqx_fastjit._engine import ENGINE
 from ._constants import Constant, find_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
-from ._loops import scannable, UnrolledLoop
+from ._loops import find_loops, UnrolledLoop
 from ._outside import Operation, operation
 from ._private import function_in_jit
 from ._why import is_operation
@@ -61,7 +61,7 @@ def look(event: Event, jaxpr: Any) -> Look:
             large = (
                 x for x in found if x.bytes >= _LARGE or x.seconds > _LEAST_SECONDS
             )
-            rest = scope.size, tuple(large), scannable(scope)
+            rest = scope.size, tuple(large), find_loops(scope, outermost=True)
             out = Look(*out[:2], *rest)
     return out
 

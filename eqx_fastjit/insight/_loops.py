@@ -98,17 +98,26 @@ def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
     return {place: level for place, level in out.items() if level > maker}
 
 
-def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
-    """The unrolled loops of a trace, those with the most equations first."""
-    return tuple(loop for loop, _ in _found(scope))
+def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...]:
+    """The unrolled loops of a trace, those with the most equations first.
 
-
-def scannable(scope: Scope) -> tuple[UnrolledLoop, ...]:
-    """Those that a `scan` could have, each; of loops in one another, the outer one."""
+    `outermost`: those that a `scan` could have; of loops in one another, the outer one.
+    """
+    _loops_in.cache_clear()  # a file may have been edited
+    members: dict[Place, list[Equation]] = {}
+    executed: dict[Place, list[int]] = {}
+    for inner in scope.distinct():
+        if not inner.is_jax:
+            _add(inner, members, executed)
     loops: list[UnrolledLoop] = []
     taken: set[Equation] = set()
-    for loop, equations in _found(scope):
-        if loop.uniform and taken.isdisjoint(equations):
+    sizes = {place: sum(e.size for e in members[place]) for place in executed}
+    # A loop with nothing but loops in it is in the count of these.
+    for place in sorted(executed, key=lambda x: -sizes[x]):
+        equations, n = members[place], statistics.median_low(executed[place])
+        loop = UnrolledLoop(place, n, sizes[place], _is_uniform(equations, n))
+        is_outer = loop.uniform and taken.isdisjoint(equations)
+        if n >= _MIN_ITERATIONS and (is_outer or not outermost):
             loops.append(loop)
             taken.update(_with_inner(equations))
     return tuple(loops)
@@ -119,25 +128,6 @@ def _with_inner(equations: Iterable[Equation]) -> Iterator[Equation]:
         yield e
         for scope in e.inner:
             yield from _with_inner(scope.equations)
-
-
-def _found(scope: Scope) -> list[tuple[UnrolledLoop, list[Equation]]]:
-    """The loops of a trace, with their equations."""
-    _loops_in.cache_clear()  # a file may have been edited
-    members: dict[Place, list[Equation]] = {}
-    executed: dict[Place, list[int]] = {}
-    for inner in scope.distinct():
-        if not inner.is_jax:
-            _add(inner, members, executed)
-    loops: list[tuple[UnrolledLoop, list[Equation]]] = []
-    # A loop with nothing but loops in it is in the count of these.
-    for place, times in executed.items():
-        equations, n = members[place], statistics.median_low(times)
-        size = sum(e.size for e in equations)
-        if n >= _MIN_ITERATIONS:
-            loop = UnrolledLoop(place, n, size, _is_uniform(equations, n))
-            loops.append((loop, equations))
-    return sorted(loops, key=lambda x: -x[0].equations)
 
 
 def _add(

@@ -1,43 +1,36 @@
 """The report as one HTML page, by jinja2, which escapes every text."""
 
-import functools
-
 import jinja2
 from markupsafe import escape
 
 from ._compare import reasons_of
-from ._lines import part_text
 from ._report import headline, Report
 from ._sections import section_of
 from ._why import name_of
 from ._words import show_chain, show_place, show_seconds, source_line
 
 
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eqx_fastjit.insight", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update(
-        seconds=show_seconds,
-        place=show_place,
-        chain=show_chain,
-        name=name_of,
-        source=source_line,
-        section=section_of,
-        part=part_text,
-    )
-    return environment
+_environment = jinja2.Environment(
+    loader=jinja2.PackageLoader("eqx_fastjit.insight", "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+_environment.filters |= {
+    "seconds": show_seconds,
+    "place": show_place,
+    "chain": show_chain,
+    "name": name_of,
+    "source": source_line,
+    "section": section_of,
+}
 
 
 def page(report: Report) -> str:
     """The page, which loads nothing and runs nothing."""
     rules = dict.fromkeys(part.rule for row in report.rows for part in row.parts)
-    template = _environment().get_template("report.html")
+    template = _environment.get_template("report.html")
     return template.render(
         report=report,
         headline=headline(report),

@@ -113,15 +113,11 @@ def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
     found: list[Any] = []
     for name, call in calls.items():
         with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
-            _repeat(call)
+            end = time.perf_counter() + _SAMPLING_SECONDS
+            while time.perf_counter() < end:
+                jax.block_until_ready(call())
         found.append(_below(profiler.last_session, ["warm calls", name]))
     return functools.reduce(lambda a, b: type(a).combine(a, b), found)
-
-
-def _repeat(call: Callable[[], Any]) -> None:
-    end = time.perf_counter() + _SAMPLING_SECONDS
-    while time.perf_counter() < end:
-        jax.block_until_ready(call())
 
 
 def contenders(

@@ -31,9 +31,6 @@ from ._why import line_of, name_of
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 # Of an array of NumPy that is compared.
 _MAX_BYTES = 4096
-# Calls of a function from which on only one in several is looked at.
-_MANY_CALLS = 100
-_ONE_IN = 16
 
 
 class _Value:
@@ -89,7 +86,6 @@ class StaleValues:
         self._traces: weakref.WeakKeyDictionary[Any, list[_Trace]] = (
             weakref.WeakKeyDictionary()
         )
-        self._calls: collections.Counter[int] = collections.Counter()
         # What functions that are a part of a trace have read, by the event of that.
         self._parts: dict[int, list[_Value]] = collections.defaultdict(list)
         self._found: dict[Any, Row] = {}
@@ -119,13 +115,7 @@ class StaleValues:
         - `flat`: what JAX traces for it.
         - `arrays`: those of the call.
         """
-        traces = self._traces.get(flat)
-        if traces is None:
-            return
-        n = self._calls[flat.info.number] = self._calls[flat.info.number] + 1
-        if n > _MANY_CALLS and n % _ONE_IN:
-            return
-        for trace in traces:
+        for trace in self._traces.get(flat, ()):
             for value in trace.values:
                 if (now := value.now()) is MISSING:
                     continue

@@ -65,16 +65,11 @@ def test_exceptions_pass_and_end_it():
         1 / 0  # noqa: B018
     assert report.findings == ()
     with insight.doctor() as other:
+        with pytest.raises(RuntimeError, match="another one"):  # at a time
+            insight.doctor().__enter__()
         assert str(other) == "the block has not ended"
         with pytest.raises(RuntimeError, match="once the block has ended"):
             other.to_dict()
-
-
-def test_one_at_a_time():
-    with insight.doctor(), pytest.raises(RuntimeError, match="another one"):
-        insight.doctor().__enter__()
-    with insight.doctor():
-        pass
 
 
 def test_up_to_now():

@@ -282,7 +282,7 @@ def test_text_page_and_json_say_the_same():
         assert fragment in " ".join(shown.split())
     # The page explains each rule once, to which its rows have links.
     assert markup.count('<a href="#rule-number">') == 2
-    assert markup.count('<h3 id="rule-number">') == 1
+    assert markup.count('<pre tabindex="0" id="rule-number">') == 1
     assert "is static, so each value compiles" in markup
 
 
