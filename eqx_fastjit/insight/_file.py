@@ -141,7 +141,7 @@ class Writer:
 
 
 # Of an event, what refers to this process.
-_ONLY_HERE = ("specialization", "kinds", "which", "first", "settings")
+_ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
 
 
 def cache_directory() -> str | None:
