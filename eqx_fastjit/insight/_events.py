@@ -151,11 +151,7 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     specialization = fact.specialization()
     if specialization is None:
         return ()
-    function = specialization.flat.function()
-    arrays = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
-        for x, _ in fact.arrays
-    ]
+    function, arrays = specialization.flat.function(), _structs(fact)
     values = specialization.flat.structure.rebuild(arrays)
     if ENGINE.read(values, True)[0] != specialization:
         return ()  # a static was changed in place
@@ -178,16 +174,16 @@ def _kept_jaxpr(event: Event) -> Any:
     if specialization is None or not (event.traced and event.compile):
         return None
     with contextlib.suppress(LookupError, TypeError, ValueError):
-        arrays = [_struct(x) for x in event.signature if x.kind == "array"]
-        return _traced.kept_trace(specialization.jitted, arrays).jaxpr
+        return _traced.kept_trace(specialization.jitted, _structs(event)).jaxpr
     return None
 
 
-def _struct(leaf: Leaf) -> Any:
-    dtype: Any = leaf.dtype
-    if dtype.startswith("key<"):  # of the default kind
-        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
-    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)
+def _structs(fact: Fact) -> list[jax.ShapeDtypeStruct]:
+    """What stands for the arrays of a call."""
+    return [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+        for x, _ in fact.arrays
+    ]
 
 
 class _Tools:
