@@ -88,6 +88,22 @@ def parent(path: str) -> str:
     return path[: found.start()] if found else ""
 
 
+def argument_of(path: str) -> str:
+    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
+    return re.split(r"(?<=.)[.\[<]", path, maxsplit=1)[0]  # of `<lambda>`, all
+
+
+def common(paths: list[str]) -> str:
+    """The path of the innermost object that all are in, or that they are."""
+    path = paths[0]
+    while not all(x == path or is_below(x, path) for x in paths):
+        shorter = parent(path)
+        if not shorter:
+            return paths[0]  # of several arguments, the first
+        path = shorter
+    return path
+
+
 # --- leaves ---------------------------------------------------------------------------
 
 
@@ -290,11 +306,13 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
             identity = 0 if part.of and has_fields else hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
+    array: Any = x if is_array(x, abstract=True) else None
     return Leaf(
         part.path,
         "static",
         describe_static(x),
-        dtype=str(getattr(x, "dtype", "")) if is_array(x, abstract=True) else "",
+        shape=() if array is None else array.shape,
+        dtype="" if array is None else str(array.dtype),
         type=_type_name(type(x)),
         identity=identity,
         of=part.of,

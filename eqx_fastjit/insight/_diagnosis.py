@@ -56,7 +56,7 @@ class Diagnosis:
 
     def alone(self, found: Object) -> float:
         """Seconds that it saves to mend one."""
-        return self.saved([found]).seconds - self.saved(()).seconds
+        return max(0.0, self.saved([found]).seconds - self.saved(()).seconds)
 
     @functools.cached_property
     def ordered(self) -> list[tuple[str, Object, float | None]]:
@@ -82,8 +82,8 @@ class Diagnosis:
         for n in range(1, len(left)):
             tried = [*itertools.islice(itertools.combinations(left, n), _MAX_TRIED)]
             found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
-            best = max(found, key=lambda x: x[1].seconds)
-            if len(best[1].rows) > len(done.rows):
+            best = max(found, key=lambda x: x[1].amount)
+            if best[1].amount > done.amount:
                 return best
         return left, self.saved([*chosen, *(x for _, x in left)])
 
@@ -110,15 +110,12 @@ def diagnose(table: Table) -> Diagnosis:
         ]
     needed = [x for x in rest if x not in (y for _, y in edits)]
     found = Diagnosis(table, tuple(edits), wide, tuple(needed))
-    saved = found.total.rows
+    kept, saved = edits, found.total.amount
     # What saves nothing, whatever else is mended, is no edit.
-    kept = [
-        (rule, x)
-        for rule, x in edits
-        if found.saved(y for _, y in edits if y is not x).rows != saved
-    ]
-    if saved and not kept:
-        return found
+    for edit in sorted(edits, key=lambda x: found.alone(x[1])):
+        others = [x for x in kept if x is not edit]
+        if (left := found.saved(x for _, x in others).amount) >= saved:
+            kept, saved = others, left
     dropped = [x for _, x in edits if x in rest and x not in (y for _, y in kept)]
     return Diagnosis(table, tuple(kept), wide, (*needed, *dropped))
 

@@ -52,7 +52,7 @@ def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
 
 
 def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) -> Part:
-    values = _values(found)
+    values = _values(found, found.paths[0])
     return part_of(
         rule,
         _facts(diagnosis.table, found, values),
@@ -66,8 +66,8 @@ def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) ->
     )
 
 
-def _values(found: Object) -> list[str]:
-    """What its first leaf was, in order, each once."""
+def _values(found: Object, path: str) -> list[str]:
+    """What a leaf of it was, in order, each once."""
     if found.kind == "function":
         return []
 
@@ -80,25 +80,32 @@ def _values(found: Object) -> list[str]:
         is_clear = len(found.types) < 2 or x.kind != "static" or "." in x.type
         return str(x) if is_clear else f"{x} ({x.type})"
 
-    return list(dict.fromkeys(map(show, found.leaves)))
+    return list(dict.fromkeys(map(show, found.table.leaves(path))))
 
 
 def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     leaf = table.leaf(found.paths[0])
     sizes = found.sizes or found.elements or [0]
-    path = found.path
+    # Of values that change together, each.
+    is_each = found.kind in ("number", "label") and len(found.paths) > 1
+    paths = found.paths[:3] if is_each else [found.path]
     # Where an `int` comes to some calls, arrays would have two dtypes.
-    number = f"float({path})" if found.types == {"int", "float"} else path
-    axes = [
+    form = "float({})" if found.types == {"int", "float"} else "{}"
+    axes = {
         max((int(v) for v in table.values(x) if str(v).isdecimal()), default=0)
         for x in found.own
         if x.aspect == "axis"
-    ]
+    }
+    most = max([*axes, *sizes])
     return {
-        "path": f"{path}()" if found.kind == "function" else path,
+        "path": f"{found.path}()" if found.kind == "function" else found.path,
         "paths": listed(found.paths, 3),
         "values": _some([*map(_short, values)]),
-        "array": f"jnp.asarray({number})",
+        "differs": "; ".join(
+            f"{x} {_some([*map(_short, _values(found, x) if is_each else values)])}"
+            for x in paths
+        ),
+        "array": ", ".join(f"jnp.asarray({form.format(x)})" for x in paths),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "first": values[0] if values else "",
@@ -107,7 +114,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "last_size": sizes[-1],
         # The last call may write one more than it was given.
         "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
-        "most": max([*axes, *sizes]),
+        "most": f"{most}, the longest here" if len(axes) < 2 else "the longest of each",
         **_closure(table, found),
     }
 
@@ -122,21 +129,22 @@ def _short(text: str) -> str:
     return f"{float(text):.4g}" if is_long else text
 
 
-# In a path: a variable that a function refers to, or that a partial binds.
+# In a path: a variable that a function refers to, or that a partial binds; or a field.
 _CELL = re.compile(r"<(\w+)>|\.(?:keywords|args)\['?(\w+)'?\]")
+_MADE = {"function": _CELL, "callable": _CELL, "object": re.compile(r"\.(\w+)")}
 
 
 def _closure(table: Table, found: Object) -> dict[str, str]:
     """What a function refers to that is not the same, and what to do with that."""
-    if found.kind not in ("function", "callable"):
+    if found.kind not in _MADE:
         return {"cells": "", "passed": ""}
     cells: dict[str, str] = {}
     for path in table.varying:
         leaf = table.leaf(path)
         if is_below(path, found.path) and leaf is not None and leaf.of:
-            cell = _CELL.search(path, len(found.path))
+            cell = _MADE[found.kind].search(path, len(found.path))
             if cell is not None:  # of all that is in one, the variable is told
-                cells.setdefault(cell[1] or cell[2], path[: cell.end()])
+                cells.setdefault(cell[cell.lastindex or 0], path[: cell.end()])
     shown: list[str] = []
     passed: list[str] = []
     made: list[str] = []

@@ -58,6 +58,6 @@ def _part_lines(part: Part, row: Row, columns: int, is_single: bool) -> Iterator
 
 def part_text(part: Part) -> str:
     """What, by which rule, and the edit: `n 1, 2 [number]: jnp.asarray(n)`."""
-    edit = f": {part.edit}" if part.edit else ": has to be compiled"
+    edit = f": {part.edit}" if part.edit else ""
     other = " (other data)" * part.other_data
     return f"{part.what} [{part.rule}]{edit}{other}"

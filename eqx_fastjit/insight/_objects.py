@@ -9,10 +9,10 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._describe import is_below, is_member, Leaf, parent
+from ._describe import argument_of, common, is_below, is_member, Leaf, parent
 from ._table import Column, FUNCTIONS, Partition, Table
 
 
@@ -85,11 +85,18 @@ class Object:
 
     @functools.cached_property
     def is_length(self) -> bool:
-        """Whether it is a number that is the length of an axis in each call."""
+        """Whether it is a number that is the length of an axis wherever that is."""
         table = self.table
-        texts = tuple(str(x) for x in table.leaves(self.paths[0]))
+        texts = [str(x) for x in table.leaves(self.paths[0])]
+
+        def is_length_of(axis: Column) -> bool:
+            lengths = zip(
+                texts, table.values(axis), table.leaves(axis.path), strict=True
+            )
+            return all(a == b for a, b, x in lengths if x and x.kind == "array")
+
         axes = (x for x in table.columns if x.aspect == "axis")
-        return self.kind == "number" and any(table.values(x) == texts for x in axes)
+        return self.kind == "number" and any(map(is_length_of, axes))
 
     @functools.cached_property
     def is_unused(self) -> bool:
@@ -130,18 +137,23 @@ class Object:
         """Whether an earlier call had returned what it becomes, by the traces."""
         returned: set[str] = set()
         found: list[bool] = []
-        before = None
-        for i, row in enumerate(self.table.rows):
-            if before is not None and self.ids[i] == i:
-                arrays = {
-                    leaf.text
-                    for path, leaf in row.leaves.items()
-                    if leaf.kind == "array" and leaf != before.leaves.get(path)
-                    if any(path == x or is_below(path, x) for x in self.paths)
-                }
-                found.append(bool(arrays) and arrays <= returned)
+        known: set[int] = set()
+        before: Mapping[str, Leaf] | None = None
+        for i, row in zip(self.ids, self.table.rows, strict=True):
+            own = {
+                path: leaf
+                for path, leaf in row.leaves.items()
+                if any(path == x or is_below(path, x) for x in self.paths)
+            }
+            arrays = {path: leaf for path, leaf in own.items() if leaf.kind == "array"}
+            # A shape that nothing has yet is that of the next call.
+            if arrays or self.kind not in ("size", "dtype"):
+                if before is not None and i not in known:
+                    new = {y.text for x, y in arrays.items() if y != before.get(x)}
+                    found.append(bool(new) and new <= returned)
+                known.add(i)
+                before = own
             returned.update(row.program.returns if row.program else ())
-            before = row
         return bool(found) and all(found)
 
     @functools.cached_property
@@ -195,11 +207,6 @@ def is_optimiser(leaf: Leaf | None) -> bool:
     return leaf is not None and "GradientTransformation" in leaf.type
 
 
-def argument_of(path: str) -> str:
-    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
-    return re.split(r"(?<=.)[.\[<]", path, maxsplit=1)[0]  # of `<lambda>`, all
-
-
 def module_of(table: Table, path: str) -> str:
     """The path of the outermost Module that it is a part of, or nothing."""
     found = ""
@@ -208,17 +215,6 @@ def module_of(table: Table, path: str) -> str:
         if leaf is not None and leaf.is_module:
             found = path
     return found
-
-
-def common(paths: list[str]) -> str:
-    """The path of the innermost object that all are in, or that they are."""
-    path = paths[0]
-    while not all(x == path or is_below(x, path) for x in paths):
-        shorter = parent(path)
-        if not shorter:
-            return paths[0]  # of several arguments, the first
-        path = shorter
-    return path
 
 
 # --- finding them ---------------------------------------------------------------------
@@ -272,7 +268,9 @@ def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
     if owner := _optimiser_of(table, path):
         return "optimiser", owner
     above = next((x for x in top if path == x or is_below(path, x)), None)
-    if above is not None:
+    if above is not None and not (
+        aspect in ("axis", "rank", "dtype") and _differs_where_it_is(table, above, ids)
+    ):
         # With all that is there in some calls only.
         statics = [x for x in table.leaves(above) if x is not None]
         kinds = {x.kind for x in statics}
@@ -284,6 +282,13 @@ def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
         old = any(x and x.dtype.startswith("key<") for x in table.leaves(path))
         return ("dtype", ids) if old else ("size", ids)
     return ("dtype", ids) if aspect == "dtype" else _static_key(table, path, ids)
+
+
+def _differs_where_it_is(table: Table, node: str, ids: Partition) -> bool:
+    """Whether something in a node differs between calls in which the node is alike."""
+    kinds = (x for x in table.columns if x.aspect == "kind")
+    alike = table.alike(x for x in kinds if x.path == node or is_below(x.path, node))
+    return len({*zip(alike, ids, strict=True)}) > len({*alike})
 
 
 def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:

@@ -66,13 +66,13 @@ def headline(report: Report) -> str:
     if not report.compilations:
         return f"{text}nothing was compiled"
     seconds = show_seconds(sum(e.seconds for e in report.run.events))
-    again = show_seconds(report.again) if report.again else "none of it"
+    again = show_seconds(report.again) if report.again else "none"
     total = sum(x.saves - x.later for x in report.rows)
     saved = f". The rows save {show_seconds(total)}" if total > 0 else ""
     return (
         f"{text}{plural(report.compilations, 'compilation')} of "
-        f"{plural(report.programs, 'program')} took {seconds}: {again} for programs "
-        f"that it had{saved}"
+        f"{plural(report.programs, 'program')} took {seconds}, {again} of that to "
+        f"compile a program again{saved}"
     )
 
 

@@ -68,11 +68,11 @@ def _cells(leaf: Leaf) -> dict[Column, Any]:
     if leaf.kind == "structure":
         return {Column(path, "kind"): (leaf.type, leaf.text)}
     cells: dict[Column, Any] = {Column(path, "kind"): leaf.kind}
+    cells |= {Column(path, "axis", i): str(n) for i, n in enumerate(leaf.shape)}
     if leaf.kind == "static":
         cells[Column(path, "value")] = leaf.type, leaf.dtype, leaf.identity, leaf.text
         return cells
     cells[Column(path, "rank")] = len(leaf.shape)
-    cells |= {Column(path, "axis", i): str(n) for i, n in enumerate(leaf.shape)}
     cells[Column(path, "dtype")] = leaf.dtype
     cells[Column(path, "weak")] = leaf.weak_type
     if leaf.sharding is not None:  # a tracer does not say
@@ -135,9 +135,10 @@ class Table:
             {
                 column: value
                 for path in self.varying
-                if path in self._told
                 if (leaf := row.leaves.get(path)) is not None
                 for column, value in _cells(leaf).items()
+                # What a function captures has shapes as an argument would.
+                if path in self._told or column.aspect == "axis"
             }
             for row in self.rows
         ]
@@ -228,19 +229,26 @@ class Table:
         """What is not compiled if these columns are the same in all calls."""
         spared: list[int] = []
         for rows in self.left(same, wide):
-            # The first of one program; of several, that which takes longest.
-            kept = max(rows, key=lambda i: self.rows[i].seconds) if wide else min(rows)
+            # Of each program the first counts; of several, that which takes longest.
+            first = {self.programs[i]: i for i in sorted(rows, reverse=True)}
+            kept = max(first.values(), key=lambda i: self.rows[i].seconds)
             if any(self.rows[i].is_before for i in rows):
                 kept = -1
             spared += [i for i in rows if i != kept and not self.rows[i].is_before]
-        return Saved(tuple(sorted(spared)), sum(self.rows[i].seconds for i in spared))
+        spared.sort()
+        return Saved(sum(self.rows[i].seconds for i in spared), tuple(spared))
 
 
 class Saved(NamedTuple):
-    """What edits save: which rows, and their seconds."""
+    """What edits save: seconds, and which rows."""
 
-    rows: tuple[int, ...]
     seconds: float
+    rows: tuple[int, ...]
+
+    @property
+    def amount(self) -> tuple[float, int]:
+        """By which it is compared. What is not compiled yet has no seconds."""
+        return self.seconds, len(self.rows)
 
 
 def _chooses(leaf: Leaf | None) -> bool:

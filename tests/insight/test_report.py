@@ -173,9 +173,9 @@ def test_seconds_of_functions_inside_are_those_of_the_outermost():
     [
         (
             [event(1, static("n", 1))],
-            "1 compilation of 1 program took 1 s: none of it for programs",
+            "1 compilation of 1 program took 1 s, none of that",
         ),
-        (numbers(1, 2, 3), "3 compilations of 1 program took 12 s: 8 s for programs"),
+        (numbers(1, 2, 3), "3 compilations of 1 program took 12 s, 8 s of that"),
     ],
 )
 def test_the_headline_counts_programs(events, says):

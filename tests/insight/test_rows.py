@@ -85,6 +85,11 @@ class Config:
     data: object = None
 
 
+class Scale:
+    def __init__(self, rate):
+        self.rate = rate
+
+
 class Kind(enum.Enum):
     A = 1
     B = 2
@@ -130,6 +135,17 @@ def optimiser_in_a_closure():
     for rate in (0.1, 0.2, 0.3):
         opt = optax.sgd(rate)
         filter_jit(lambda w: opt.update(w, opt.init(w))[0])(X)  # noqa: B023
+
+
+def data_in_a_closure():
+    for n in (2, 3, 4):
+        data = ones(n)
+
+        @filter_jit
+        def fit(w):
+            return (data * w).sum()  # noqa: B023
+
+        fit(2.0 * jnp.ones(()))
 
 
 def on_devices():
@@ -194,6 +210,20 @@ CASES = {
         ),
         "4 of 1: number s.step 3",
         "jnp.asarray(s.step)",
+    ),
+    "two fields that change together": (
+        called(
+            lambda c, x: x * c.rate * c.data,
+            *((Config(rate=n / 2, data=n), X) for n in (1, 2, 3)),
+        ),
+        "3 of 1: configuration c 2",
+        "c.rate 0.5, 1.0, 1.5; c.data 1, 2, 3 [configuration]",
+        "jnp.asarray(c.rate), jnp.asarray(c.data) as an argument",
+    ),
+    "an object that is made again with another value": (
+        called(lambda s, x: x * s.rate, *((Scale(n), X) for n in (1, 2, 2))),
+        "3 of 1: object s 2",
+        "s made again: rate 1, 2 [object]: make it once; pass rate",
     ),
     "a label and an optimiser, which save together": (
         called(
@@ -285,6 +315,17 @@ CASES = {
         carried(lambda s, x: jnp.concatenate([s, x]), jnp.zeros(3), X),
         "4 of 4: grows s 3",
         "s grows, 3 to 12 [grows]: begin with 15, fill it, mask the rest",
+    ),
+    "an array that grows from nothing": (
+        carried(lambda s, x: x if s is None else jnp.concatenate([s, x]), None, X),
+        "4 of 4: grows s 2 (1 for s)",
+        "s grows, 3 to 9 [grows]",
+    ),
+    "data that a function captures": (
+        data_in_a_closure,
+        "3 of 3: lengths fit<data> 2, and function fit",
+        "fit<data> float32[2], float32[3], float32[4] [lengths]: pad to 4",
+        "make it once; pass data",
     ),
     "a list that grows": (
         called(lambda xs: sum(xs), *(([X] * n,) for n in range(1, 6))),
