@@ -95,13 +95,13 @@ def _bench(name: str, page: Path) -> str:
 
 
 def _loops(name: str, page: Path) -> str:
-    """The table of whole loops of each device: of the first file that has them."""
-    tables: dict[str, str] = {}
-    for file in sorted(RESULTS.glob("*.json")):
-        results = _results(file.stem)
-        if any("iteration" in e.get("times", ()) for e in results.get("cases", ())):
-            tables.setdefault(results["device"]["platform"], pages.loops(results))
-    return "\n\n".join(tables.values())
+    """The table of whole loops, on each device that has timed them."""
+    timed = [
+        results
+        for results in _by_device().values()
+        if any("iteration" in entry["times"] for entry in results["cases"])
+    ]
+    return "\n\n".join(map(pages.loops, timed))
 
 
 # --- putting it into the pages --------------------------------------------------------
