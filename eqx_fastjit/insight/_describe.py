@@ -59,7 +59,7 @@ class Leaf(NamedTuple):
     identity: int = 0
     # Of a field of another static, such as a configuration: the class of that.
     of: str = ""
-    # Of a node: whether it is an `equinox.Module`.
+    # Of a static or a node: whether it is an `equinox.Module`.
     is_module: bool = False
     # Of a static that is a function of the user's: where it was defined.
     place: Place | None = None
@@ -316,5 +316,6 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
         type=_type_name(type(x)),
         identity=identity,
         of=part.of,
+        is_module=issubclass(type(x), eqx.Module),
         place=place,
     )

@@ -160,7 +160,9 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         }
         # What is equal but for being made again has nothing that could be passed.
         is_other = len(texts) > 1 and not is_optimiser(table.leaf(path))
-        if any(leaf.dtype for leaf in inside.values()):
+        captured = table.leaf(path)
+        is_module = captured is not None and captured.is_module
+        if is_module or any(leaf.dtype for leaf in inside.values()):
             passed.append(name)  # as a whole, such as a model
         elif inside:
             passed += [*inside][:3]  # of a configuration, its numbers

@@ -167,7 +167,7 @@ class Object:
         own = [x for x in self.own if modules[x.path]]
         if self.kind == "structure":
             leaves = filter(None, self.leaves)
-            return bool(own) or any(x.is_module for x in leaves)
+            return bool(own) or any(map(_is_model, leaves))
         if self.kind != "size" or not own:
             return False
         lengths = {table.values(x) for x in own}
@@ -207,12 +207,16 @@ def is_optimiser(leaf: Leaf | None) -> bool:
     return leaf is not None and "GradientTransformation" in leaf.type
 
 
+def _is_model(leaf: Leaf) -> bool:
+    return leaf.kind == "structure" and leaf.is_module
+
+
 def module_of(table: Table, path: str) -> str:
     """The path of the outermost Module that it is a part of, or nothing."""
     found = ""
     while path := parent(path):
         leaf = table.leaf(path)
-        if leaf is not None and leaf.is_module:
+        if leaf is not None and _is_model(leaf):
             found = path
     return found
 

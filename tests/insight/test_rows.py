@@ -148,6 +148,13 @@ def data_in_a_closure():
         fit(2.0 * jnp.ones(()))
 
 
+def model_in_a_closure():
+    f = filter_jit(lambda g, x: g(x))
+    for n in range(3):
+        model = eqx.nn.MLP(3, 3, 4, 1, key=jax.random.key(n))
+        f(lambda x: model(x), X)  # noqa: B023
+
+
 def on_devices():
     """JAX traces once: the other compilations have no trace."""
     f = filter_jit(lambda x: x + 1)
@@ -224,6 +231,11 @@ CASES = {
         called(lambda s, x: x * s.rate, *((Scale(n), X) for n in (1, 2, 2))),
         "3 of 1: object s 2",
         "s made again: rate 1, 2 [object]: make it once; pass rate",
+    ),
+    "a model that a function captures": (
+        model_in_a_closure,
+        "3 of 1: function g 2",
+        "g made again: model <MLP> [function]: make it once; pass model",
     ),
     "a label and an optimiser, which save together": (
         called(
