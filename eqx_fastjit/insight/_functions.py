@@ -109,7 +109,8 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "first": values[0] if values else "",
-        "last": values[-1] if values else "",
+        # Later ones may be of another model.
+        "then": values[min(1, len(values) - 1)] if values else "",
         "first_size": sizes[0],
         "last_size": sizes[-1],
         # The last call may write one more than it was given.

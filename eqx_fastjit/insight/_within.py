@@ -147,7 +147,7 @@ def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         saved = max(0.0, seconds - _READING * len(events))
         names = collections.Counter(name_of(e.function) for e in events)
         is_more = whole > 1.2 * saved
-        more = f" ({show_seconds(whole)} as it is)" if is_more else ""
+        more = f" ({show_seconds(whole)} without edits)" if is_more else ""
         facts = {"function": listed(names, 3), "more": more}
         part = part_of(rule, facts, saves=saved, gain=saved)
         name = "the program" if rule == "run-cache" else facts["function"]
