@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -107,11 +106,8 @@ def test_a_signal_asks_for_a_report(start):
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGUSR1)
-    lines = []
-    deadline = time.monotonic() + 120
-    while "the rest" not in "".join(lines[-1:]) and time.monotonic() < deadline:
-        lines.append(process.stderr.readline())
-    assert "up to now" in "".join(lines)
+    # Warnings of JAX may come before it.
+    assert any("doctor: up to now ran" in line for line in process.stderr)
     assert process.poll() is None
 
 
