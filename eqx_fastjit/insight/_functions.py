@@ -88,7 +88,11 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     sizes = found.sizes or found.elements or [0]
     # Of values that change together, each.
     is_each = found.kind in ("number", "label") and len(found.paths) > 1
-    paths = found.paths[:3] if is_each else [found.path]
+    shown = (
+        {path: _values(found, path) for path in found.paths[:3]}
+        if is_each
+        else {found.path: values}
+    )
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
     axes = {
@@ -102,10 +106,9 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "paths": listed(found.paths, 3),
         "values": _some([*map(_short, values)]),
         "differs": "; ".join(
-            f"{x} {_some([*map(_short, _values(found, x) if is_each else values)])}"
-            for x in paths
+            f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()
         ),
-        "array": ", ".join(f"jnp.asarray({form.format(x)})" for x in paths),
+        "array": ", ".join(f"jnp.asarray({form.format(path)})" for path in shown),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "first": values[0] if values else "",
@@ -160,8 +163,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
             if is_number(leaf) or leaf.dtype
         }
         # What is equal but for being made again has nothing that could be passed.
-        is_other = len(texts) > 1 and not is_optimiser(table.leaf(path))
         captured = table.leaf(path)
+        is_other = len(texts) > 1 and not is_optimiser(captured)
         is_module = captured is not None and captured.is_module
         if is_module or any(leaf.dtype for leaf in inside.values()):
             passed.append(name)  # as a whole, such as a model

@@ -139,20 +139,23 @@ class Object:
         found: list[bool] = []
         known: set[int] = set()
         before: Mapping[str, Leaf] | None = None
+        # What is the same in all rows is never new.
+        own = {*self.paths}
+        own.update(
+            path
+            for path in self.table.varying
+            if path not in own and any(is_below(path, x) for x in self.paths)
+        )
         for i, row in zip(self.ids, self.table.rows, strict=True):
-            own = {
-                path: leaf
-                for path, leaf in row.leaves.items()
-                if any(path == x or is_below(path, x) for x in self.paths)
-            }
-            arrays = {path: leaf for path, leaf in own.items() if leaf.kind == "array"}
+            there = {path: leaf for path in own if (leaf := row.leaves.get(path))}
+            arrays = {path: x for path, x in there.items() if x.kind == "array"}
             # A shape that nothing has yet is that of the next call.
             if arrays or self.kind not in ("size", "dtype"):
                 if before is not None and i not in known:
                     new = {y.text for x, y in arrays.items() if y != before.get(x)}
                     found.append(bool(new) and new <= returned)
                 known.add(i)
-                before = own
+                before = there
             returned.update(row.program.returns if row.program else ())
         return bool(found) and all(found)
 
@@ -227,8 +230,13 @@ def module_of(table: Table, path: str) -> str:
 def objects_of(table: Table) -> list[Object]:
     """All that calls differ in, what changed most often first."""
     originals = _originals(table)
-    kinds = [x.path for x in table.columns if x.aspect == "kind"]
-    top = [x for x in kinds if not any(is_below(x, y) for y in kinds)]
+    kinds = [x for x in table.columns if x.aspect == "kind"]
+    # The outermost nodes that are not the same, and the rows in which each is alike.
+    top = {
+        node: table.alike(x for x in kinds if x.path == node or is_below(x.path, node))
+        for node in (x.path for x in kinds)
+        if not any(is_below(node, x.path) for x in kinds)
+    }
     groups: dict[tuple[Any, ...], list[Column]] = {}
     for column in table.columns:
         original = originals.get(column, column)
@@ -258,7 +266,7 @@ def _object(
     return Object(table, kind, path, own, copies)
 
 
-def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
+def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[Any, ...]:
     """The kind of an object, its path if that is known, and what tells it from others.
 
     Columns with the same key are one object.
@@ -273,7 +281,9 @@ def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
         return "optimiser", owner
     above = next((x for x in top if path == x or is_below(path, x)), None)
     if above is not None and not (
-        aspect in ("axis", "rank", "dtype") and _differs_where_it_is(table, above, ids)
+        # Something in it differs between calls in which the node is alike.
+        aspect in ("axis", "rank", "dtype")
+        and len({*zip(top[above], ids, strict=True)}) > len({*top[above]})
     ):
         # With all that is there in some calls only.
         statics = [x for x in table.leaves(above) if x is not None]
@@ -286,13 +296,6 @@ def _key(table: Table, column: Column, top: list[str]) -> tuple[Any, ...]:
         old = any(x and x.dtype.startswith("key<") for x in table.leaves(path))
         return ("dtype", ids) if old else ("size", ids)
     return ("dtype", ids) if aspect == "dtype" else _static_key(table, path, ids)
-
-
-def _differs_where_it_is(table: Table, node: str, ids: Partition) -> bool:
-    """Whether something in a node differs between calls in which the node is alike."""
-    kinds = (x for x in table.columns if x.aspect == "kind")
-    alike = table.alike(x for x in kinds if x.path == node or is_below(x.path, node))
-    return len({*zip(alike, ids, strict=True)}) > len({*alike})
 
 
 def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
