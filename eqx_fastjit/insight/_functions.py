@@ -4,6 +4,7 @@ import contextlib
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from eqx_fastjit._facts import Place
@@ -102,14 +103,14 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         for x in found.own
         if x.aspect == "axis"
     }
-    is_one_length = len({*axes.values()}) < 2
+    is_size = found.kind == "size" and not found.is_model
     # Of values that change together, and of several lengths, each.
-    is_each = found.kind in ("number", "label") or not is_one_length
-    name = listed(found.paths, 3) if found.kind == "size" else found.path
+    is_padded = is_size and len({*axes.values()}) > 1
+    is_each = found.kind in ("number", "label") or is_padded
     shown = (
         {path: _values(found, path) for path in found.paths[:3]}
-        if is_each and len(found.paths) > 1 and not found.is_model
-        else {found.path if found.is_model else name: values}
+        if is_each and len(found.paths) > 1
+        else {listed(found.paths, 3) if is_size else found.path: values}
     )
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
@@ -119,7 +120,8 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "paths": listed(found.paths, 3),
         "values": _some([*map(_short, values)]),
         "differs": "; ".join(
-            f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()
+            [f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()]
+            + [f"{len(found.paths) - 3} more"] * (len(found.paths) > len(shown) > 2)
         ),
         "array": ", ".join(f"jnp.asarray({form.format(path)})" for path in shown),
         "owner": (leaf and leaf.of) or "object",
@@ -132,16 +134,18 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "last_size": sizes[-1],
         # The last call may write one more than it was given.
         "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
-        "most": f"{max([*axes.values(), *sizes])}, the longest here"
-        if is_one_length
-        else " and ".join(_padded(table, path, axes) for path in shown),
+        "most": " and ".join(_padded(table, path, axes) for path in shown)
+        if is_padded
+        else f"{max([*axes.values(), *sizes])}, the longest here",
         **_closure(table, found),
     }
 
 
 def _widest(dtypes: list[str]) -> str:
     """The dtype that can have what all have; the last one, if there is none."""
-    with contextlib.suppress(TypeError, ValueError):  # such as one of random keys
+    # There is none of random keys, say.
+    errors = contextlib.suppress(TypeError, ValueError)
+    with errors, jax.numpy_dtype_promotion("standard"):
         return str(jnp.result_type(*dtypes))
     return dtypes[-1]
 
