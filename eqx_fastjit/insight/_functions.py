@@ -16,11 +16,11 @@ from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
 from ._table import Column, Table
-from ._why import name_of, show_placement
+from ._why import costliest, line_of, name_of, show_placement
 from ._words import listed, shortened, show_place
 
 
-def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
+def row_of(table: Table) -> tuple[Row, list[Event]] | None:
     """The row of a function, and the compilations that its edits spare.
 
     `None` if it compiled one program once.
@@ -45,7 +45,7 @@ def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
     row = Row(
         name_of(table.rows[0].event.function),
         tuple(parts),
-        line,
+        costliest((line_of(x.event), x.seconds) for x in table.rows),
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
         other_data=max(0.0, total.seconds - same.seconds),
@@ -119,7 +119,6 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     return {
         "path": f"{found.path}()" if found.kind == "function" else found.path,
         "paths": listed(found.paths, 3),
-        "values": _some([*map(_short, values)]),
         "differs": "; ".join(
             [f"{listed(x, 3)} {_some([*map(_short, own)])}" for own, x in groups]
             + [f"{len(shown) - 3} more"] * (len(shown) > 3)
