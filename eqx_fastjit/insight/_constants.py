@@ -4,6 +4,7 @@ XLA computes what depends on constants alone while it compiles, element by eleme
 ("constant folding"). So a sort of a small array may take minutes.
 """
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -39,8 +40,6 @@ class Constant:
     place: Place
     # The variable whose value it is, if that is known.
     name: str = ""
-    # The operations that XLA computes with it while it compiles, the longest first.
-    folded: tuple[str, ...] = ()
     # An upper limit of what it adds to compiling.
     seconds: float = 0.0
 
@@ -50,23 +49,14 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
 
     `function` is the Python function that was traced, for the names of the arrays.
     """
-    found = {id(value): (value, place) for value, place in _captured(scope)}
-    costs: dict[int, dict[str, float]] = {key: {} for key in found}
-
-    def note(equation: Equation, origins: frozenset[int]) -> None:
-        for origin in origins & costs.keys():
-            by_name = costs[origin]
-            by_name[equation.name] = by_name.get(equation.name, 0.0) + _cost(equation)
-
-    _fold(scope, [None] * len(scope.jax.invars), note)
+    costs = collections.defaultdict[int, float](float)
+    _fold(scope, [None] * len(scope.jax.invars), costs)
     variables = list(_variables(function))
     out: list[Constant] = []
-    for key, (value, place) in found.items():
-        n = math.prod(value.shape) * value.dtype.itemsize
-        folded = tuple(sorted(costs[key], key=lambda name: -costs[key][name]))
-        seconds = n * _HOLDING + sum(costs[key].values())
+    for value, place in _captured(scope):
         text, name = show_array(value.shape, str(value.dtype)), _name(value, variables)
-        out.append(Constant(text, n, place, name, folded, seconds))
+        n = math.prod(value.shape) * value.dtype.itemsize
+        out.append(Constant(text, n, place, name, n * _HOLDING + costs[id(value)]))
     return tuple(sorted(out, key=lambda c: -c.bytes))
 
 
@@ -91,28 +81,32 @@ def _is_array(x: Any) -> bool:
 # --- what XLA folds -------------------------------------------------------------------
 
 
-def _fold(scope: Scope, inputs: Sequence[Any], note: Any) -> list[Any]:
-    """The constants that each result is made of; `None` if of arguments, too."""
+def _fold(scope: Scope, inputs: Sequence[Any], costs: dict[int, float]) -> list[Any]:
+    """The constants that each result is made of; `None` if of arguments, too.
+
+    What it takes to fold an operation is added to the `costs` of each of them.
+    """
     known = dict(zip(scope.jax.invars, inputs, strict=True))
     for variable, value in zip(scope.jax.constvars, scope.consts, strict=False):
         known[variable] = frozenset([id(value)])
 
-    def origin(v: Any) -> Any:
+    def origin_of(v: Any) -> Any:
         if isinstance(v, Literal):
             return frozenset([id(v.val)] * _is_array(v.val))
         return known.get(v)
 
     for e in scope.equations:
-        operands = [origin(v) for v in e.jax.invars]
+        operands = [origin_of(v) for v in e.jax.invars]
         results: list[Any] = [None] * len(e.jax.outvars)
         if e.is_call and len(e.inner[0].jax.invars) == len(operands):
-            results = _fold(e.inner[0], operands, note)
+            results = _fold(e.inner[0], operands, costs)
         elif operands and None not in operands and _is_folded(e):
             origins = frozenset[int]().union(*operands)
             results = [origins] * len(results)
-            note(e, origins)
+            for origin in origins:
+                costs[origin] += _cost(e)
         known.update(zip(e.jax.outvars, results, strict=True))
-    return [origin(v) for v in scope.jax.outvars]
+    return [origin_of(v) for v in scope.jax.outvars]
 
 
 def _is_folded(equation: Equation) -> bool:
@@ -145,6 +139,6 @@ def _variables(function: Any) -> Iterator[tuple[str, Any]]:
     """The arrays in what a function reads, beside its arguments."""
     for read in reads_of(function):
         with contextlib.suppress(Exception):  # keys that JAX cannot sort, say
-            for keys, x in jtu.tree_leaves_with_path(read.value):
+            for keys, x in jtu.tree_leaves_with_path(read.value()):
                 if _is_array(x):
                     yield f"{read.path}{jtu.keystr(keys)}", x

@@ -3,13 +3,14 @@
 # Of JAX's functions not all have types. A jitted function is called in other ways than
 # a user calls it.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownVariableType=false
 
 import collections
 import dataclasses
 import functools
 import importlib.util
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,17 @@ from eqx_fastjit._jit import filter_jit
 from ._equations import JAX
 from ._events import history
 from ._target import target
-from ._timing import time_call, time_calls, Timing
 from ._words import show_place, show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
 # Seconds that the rounds of timing take, but for slow calls.
 TIMING_SECONDS = 4.0
+# A round has several calls of one kind: a call that follows one of another kind takes
+# longer, by a different amount for each kind.
+_ROUND_SECONDS = 1e-3
+_MOST_CALLS = 200
+LEAST_ROUNDS, _MOST_ROUNDS = 3, 100
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
 # The share of all samples from which on a frame is shown.
@@ -40,6 +45,28 @@ _LEAST_SHARE = 0.02
 _LONG_COMPILATION = 8.0
 # The share of a call, or of a program, from which on a saving matters.
 MATTERS = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """A call, in seconds: medians over the rounds."""
+
+    # Until the call returns.
+    returns: float
+    # Until its result is ready.
+    ready: float
+    # The latter in each round, in the mean over its calls.
+    rounds: tuple[float, ...]
+
+    def saves_over(self, other: "Timing") -> tuple[float, float]:
+        """By how much a call is shorter than another, and how exact that is.
+
+        **Returns:** the median over rounds, and about its 95% confidence interval:
+        interquartile range over the square root of the number of rounds.
+        """
+        saved = [b - a for a, b in zip(self.rounds, other.rounds, strict=True)]
+        low, median, high = statistics.quantiles(saved, n=4, method="inclusive")
+        return median, (high - low) / len(saved) ** 0.5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -171,6 +198,51 @@ def _conclusion(timings: dict[str, Timing]) -> str:
         f"or take {show_seconds(noise)}), so it matters{' little' * is_little}: 10,000 "
         f"calls save {show_seconds(1e4 * saving)}."
     )
+
+
+# --- timing, in interleaved rounds, so that what disturbs one disturbs all ------------
+
+
+def time_calls(
+    calls: dict[str, Callable[[], Any]], seconds: float
+) -> dict[str, Timing]:
+    """Time calls that have been compiled.
+
+    **Arguments:**
+
+    - `calls`: by name. Each is made until its result is ready before the next begins.
+    - `seconds`: how long to go on, but for the least number of rounds.
+    """
+    counts: dict[str, int] = {}
+    for name, call in calls.items():
+        n = int(_ROUND_SECONDS / max(time_call(call)[1], 1e-9))
+        counts[name] = max(1, min(_MOST_CALLS, n))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    for done in range(_MOST_ROUNDS):
+        if done >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
+        for name, call in calls.items():
+            found[name].append(time_call(call, counts[name]))
+    out: dict[str, Timing] = {}
+    for name, rounds in found.items():
+        returns, ready = zip(*rounds, strict=True)
+        out[name] = Timing(statistics.median(returns), statistics.median(ready), ready)
+    return out
+
+
+def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
+    """Seconds until a call returns, and until its result is ready."""
+    clock, block = time.perf_counter, jax.block_until_ready
+    returns = ready = 0.0
+    for _ in range(n):
+        start = clock()
+        out = call()
+        returned = clock()
+        block(out)
+        returns += returned - start
+        ready += clock() - start
+    return returns / n, ready / n
 
 
 # --- pyinstrument ---------------------------------------------------------------------
