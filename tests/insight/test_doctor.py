@@ -3,10 +3,7 @@
 Promises 36, 39 of docs/reliability.md.
 """
 
-import os
 import signal
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +13,9 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import insight
-from tests.support.commands import command, doctor, ROOT
+from tests.support.commands import command, doctor
 from tests.support.memory import growth
-from tests.support.programs import PROGRAMS
+from tests.support.programs import PROGRAMS, start_python
 
 
 def make():
@@ -97,18 +94,15 @@ def test_under_the_command_a_block_reports_of_the_program(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has none")
-def test_a_signal_asks_for_a_report(start):
+def test_a_signal_asks_for_a_report():
     """Of a program that goes on running."""
-    words = ("-m", "eqx_fastjit", "doctor", PROGRAMS / "steps.py", "3")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = start(
-        [sys.executable, *map(str, words)], env=environment, stdin=subprocess.PIPE
-    )
+    process = start_python("-m", "eqx_fastjit", "doctor", PROGRAMS / "steps.py", "3")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGUSR1)
     # Warnings of JAX may come before it.
     assert any("doctor: up to now ran" in line for line in process.stderr)
     assert process.poll() is None
+    process.communicate("")
 
 
 def test_many_calls_take_no_memory():
