@@ -18,7 +18,7 @@ from jax.extend.core import Literal
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
-from ._equations import Equation, Scope, UNKNOWN
+from ._equations import Scope, UNKNOWN
 from ._reads import reads_of
 
 
@@ -98,26 +98,18 @@ def _fold(scope: Scope, inputs: Sequence[Any], costs: dict[int, float]) -> list[
     for e in scope.equations:
         operands = [origin_of(v) for v in e.jax.invars]
         results: list[Any] = [None] * len(e.jax.outvars)
+        is_folded = not (e.inner or e.jax.effects or e.name.startswith(_NOT_FOLDED))
         if e.is_call and len(e.inner[0].jax.invars) == len(operands):
             results = _fold(e.inner[0], operands, costs)
-        elif operands and None not in operands and _is_folded(e):
+        elif operands and None not in operands and is_folded:
             origins = frozenset[int]().union(*operands)
             results = [origins] * len(results)
+            n = max(math.prod(getattr(v.aval, "shape", ())) for v in e.jax.invars)
+            each = next(x for k, x in _FOLDING.items() if e.name.startswith(k))
             for origin in origins:
-                costs[origin] += _cost(e)
+                costs[origin] += n * each
         known.update(zip(e.jax.outvars, results, strict=True))
     return [origin_of(v) for v in scope.jax.outvars]
-
-
-def _is_folded(equation: Equation) -> bool:
-    is_other = equation.inner or equation.jax.effects
-    return not (is_other or equation.name.startswith(_NOT_FOLDED))
-
-
-def _cost(equation: Equation) -> float:
-    """An upper limit of the seconds that XLA takes to fold an operation."""
-    n = max(math.prod(getattr(v.aval, "shape", ())) for v in equation.jax.invars)
-    return n * next(x for k, x in _FOLDING.items() if equation.name.startswith(k))
 
 
 # --- names ----------------------------------------------------------------------------
@@ -125,14 +117,12 @@ def _cost(equation: Equation) -> float:
 
 def _name(value: Any, variables: list[tuple[str, Any]]) -> str:
     """The variable that has this array, or the only one with an array of its shape."""
-    same = [name for name, x in variables if x is value or _is_view(value, x)]
-    alike = [name for name, x in variables if x.shape == value.shape]
-    return next(iter(same), alike[0] if len(set(alike)) == 1 else "")
-
-
-def _is_view(constant: Any, x: Any) -> bool:
-    is_numpy = isinstance(x, np.ndarray) and not hasattr(constant, "sharding")
-    return is_numpy and np.may_share_memory(x, np.asarray(constant))
+    for name, x in variables:
+        is_numpy = isinstance(x, np.ndarray) and not hasattr(value, "sharding")
+        if x is value or (is_numpy and np.may_share_memory(x, np.asarray(value))):
+            return name
+    alike = {name for name, x in variables if x.shape == value.shape}
+    return alike.pop() if len(alike) == 1 else ""
 
 
 def _variables(function: Any) -> Iterator[tuple[str, Any]]:

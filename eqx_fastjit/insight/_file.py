@@ -1,13 +1,7 @@
 """The event file: one JSON object a line, written as things happen.
 
-`EQX_FASTJIT_LOG=run.jsonl` writes one. It survives SIGKILL, and can be read while it
-grows. The first line has the type "run": the format's version, the program, when it
-started, and versions of what it used. Each compilation is a line of the type "compile",
-with the fields of an `Event`. Before it, a line of the type "start" says that it has
-begun. The last line, of type "end", has the seconds of the run;
-there is none if the process was killed. In a job of several processes each line has a
-`rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on. A child
-process writes to `run.PID.jsonl`.
+`EQX_FASTJIT_LOG=run.jsonl` writes one. `docs/event-file.md` says what its lines have.
+Each compilation is a line with the fields of an `Event`.
 """
 
 import atexit

@@ -1,12 +1,12 @@
 """`inspect`: what a traced function consists of, by source line."""
 
 import collections
+import contextlib
 import dataclasses
 from collections import Counter
 from typing import Any
 
 from eqx_fastjit._blocking import has_host_callbacks
-from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import Place
 
 from ._constants import Constant, find_constants
@@ -131,13 +131,19 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
     it = target(f, args, kwargs)
     traced = it.jitted.trace(*it.args, **it.kwargs)
     scope = read_jaxpr(traced.jaxpr)
+    memory: dict[str, int] = {}
+    if compile:
+        compiled = traced.lower().compile()
+        with contextlib.suppress(Exception):  # not every backend has an estimate
+            stats = compiled.memory_analysis()
+            memory = {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
     return Inspection(
         it.name,
         scope.size,
         _lines(scope),
         find_loops(scope),
-        find_constants(scope, source_of(it.fun)),
-        _memory(traced.lower().compile()) if compile else {},
+        find_constants(scope, it.fun),
+        memory,
         has_host_callbacks(traced),
     )
 
@@ -153,11 +159,3 @@ def _lines(scope: Scope) -> tuple[LineCount, ...]:
         for place, c in lines.items()
     ]
     return tuple(sorted(counts, key=lambda x: (-x.equations, x.place)))
-
-
-def _memory(compiled: Any) -> dict[str, int]:
-    try:
-        stats = compiled.memory_analysis()
-        return {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
-    except Exception:  # not every backend has one
-        return {}

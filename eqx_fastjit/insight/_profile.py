@@ -143,7 +143,7 @@ def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
             end = time.perf_counter() + _SAMPLING_SECONDS
             while time.perf_counter() < end:
                 jax.block_until_ready(call())
-        found.append(_below(profiler.last_session, ["warm calls", name]))
+        found.append(_below(profiler.last_session, "warm calls", name))
     return functools.reduce(lambda a, b: type(a).combine(a, b), found)
 
 
@@ -153,7 +153,7 @@ def contenders(
     """Warm calls of a function, jitted in each way."""
     jitted = filter_jit(fun)
     ours = functools.partial(jitted, *args, **kwargs)
-    _, first = time_call(ours)
+    time_call(ours)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     function = jitted._function
     _, specialization, arrays = function.specialization_for(
@@ -167,10 +167,9 @@ def contenders(
         return specialization.jitted(*arrays), result
 
     out: dict[str, Callable[[], Any]] = {OURS: ours, FLAT: flat}
-    # It may have been compiled before.
-    events = history(function.info)
-    known = [e.seconds for e in events if e.function is function.info]
-    if max(first, *known, 0.0) < _LONG_COMPILATION:
+    # Now, or before.
+    took = max((e.seconds for e in history(function.info)), default=0.0)
+    if took < _LONG_COMPILATION:
         out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
         time_call(out[EQUINOX])
     return out
@@ -249,23 +248,19 @@ def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
 
 
 # Frames of these are none of the program's.
-_OWN = tuple(str(Path(__file__).parents[1] / name) for name in ("cli", "insight"))
+_HERE = Path(__file__).parents[1]
+_OWN = (str(_HERE / "cli"), str(_HERE / "insight"), "<frozen runpy")
 
 
-def _below(session: Any, names: list[str]) -> Any:
+def _below(session: Any, *names: str) -> Any:
     """A session with the frames below those of this library, under other names."""
-    top = [f"{name}\0\0000" for name in names]  # as pyinstrument writes a frame
     records: list[Any] = []
     for stack, seconds in session.frame_records:
-        files = [frame.split("\0")[1] for frame in stack]
-        own = (i for i, file in enumerate(files) if file.startswith(_OWN))
-        begins = next(own, 0)
-        rest = [
-            frame
-            for frame, file in list(zip(stack, files, strict=True))[begins:]
-            if not file.startswith((*_OWN, "<frozen runpy"))
-        ]
-        records.append(([*top, *rest], seconds))
+        is_own = [frame.split("\0")[1].startswith(_OWN) for frame in stack]
+        begins = is_own.index(True) if True in is_own else 0
+        rest = [x for x, own in zip(stack, is_own, strict=True) if not own][begins:]
+        # As pyinstrument writes a frame.
+        records.append(([*(f"{name}\0\0000" for name in names), *rest], seconds))
     session.frame_records = records
     return session
 
@@ -277,13 +272,13 @@ _JITTING = (
 )
 
 
-def of_program(session: Any) -> tuple[Any, dict[str, float]]:
+def of_program(session: Any) -> tuple[Any, str]:
     """A session without the frames of the command that ran the program.
 
-    **Returns:** the session, in which operations outside of jit are marked, and the
-    seconds of these by the function of the user's that calls them, the most first.
+    **Returns:** the session, in which operations outside of jit are marked, and a
+    sentence on these, if there are any.
     """
-    found: collections.Counter[str] = collections.Counter()
+    found = collections.Counter[str]()
     for stack, seconds in session.frame_records:
         i = _operation_at(stack)
         if i is not None:
@@ -292,7 +287,11 @@ def of_program(session: Any) -> tuple[Any, dict[str, float]]:
             function, file, line, *_ = stack[i - 1].split("\0")
             place = show_place(Place(file, int(line.partition("\x01")[0]), function))
             found[f"{function} ({place})"] += seconds  # pyright: ignore
-    return _below(session, ["the program"]), dict(found.most_common())
+    text = ""
+    for most, _ in found.most_common(1):
+        took = show_seconds(found.total())
+        text = f"Operations outside of jit took about {took}, most of it in {most}."
+    return _below(session, "the program"), text
 
 
 _READS = ("_value", "block_until_ready", "device_get", "item", "__float__")

@@ -101,16 +101,8 @@ class ProgramProfile:
         )
         calls = table("Jitted functions", header, rows)
         tree, outside = of_program(session)
-        texts: list[str] = []
-        if outside:
-            spent = show_seconds(sum(outside.values()))
-            most = next(iter(outside))
-            texts.append(
-                f"Operations outside of jit took about {spent}, most of it in {most}."
-            )
-        if use := self._device.use():
-            texts.append(str(use))
-        last = ["\n".join(wrapped(text)) for text in (*texts, conclusion)]
+        texts = filter(None, (outside, self._device.use(), conclusion))
+        last = ["\n".join(wrapped(str(text))) for text in texts]
         return "\n\n".join([tree_text(tree), calls, *last])
 
 

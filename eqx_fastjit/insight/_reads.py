@@ -94,20 +94,13 @@ def reads_of(
         if depth == 0 or not isinstance(value, Callable):
             continue
         owner = read.value(but_last=1) if path.steps else None
-        if _is_method(value, owner):
-            name = value.__code__.co_varnames[:1]  # `self`
+        inside: Any = {}
+        if is_plain(owner) and isinstance(value, types.FunctionType):
+            found = inspect.getattr_static(type(owner), value.__name__, None)
+            name = value.__code__.co_varnames[: found is value]  # `self` of a method
             inside = weakref.WeakValueDictionary(dict.fromkeys(name, owner))
+        if inside or path.space != "argument":
             yield from reads_of(value, inside, depth - 1)
-        elif path.space != "argument":
-            yield from reads_of(value, None, depth - 1)
-
-
-def _is_method(function: Any, owner: Any) -> bool:
-    """Whether it is a method of a plain object."""
-    if not isinstance(function, types.FunctionType) or not is_plain(owner):
-        return False
-    found = inspect.getattr_static(type(owner), function.__name__, None)
-    return found is function
 
 
 def _is_users(module: types.ModuleType) -> bool:

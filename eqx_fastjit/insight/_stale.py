@@ -6,6 +6,7 @@ that these change. It is a finding only if such a trace is called again.
 """
 
 import collections
+import contextlib
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -128,12 +129,10 @@ def _shapes(leaves: Sequence[Leaf]) -> list[Any]:
 
 def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     """The arguments that are compared by identity, whatever their attributes are."""
-    function, structure = flat.function(), flat.structure
-    try:
-        values = structure.rebuild([None] * structure.leaves.count(DYNAMIC))
-        arguments = dict(function.arguments_of(values))
-    except Exception:  # of a class that is not built of `None`
-        return {}
+    arguments: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # of a class that is not built of `None`
+        values = flat.structure.rebuild([None] * flat.structure.leaves.count(DYNAMIC))
+        arguments |= flat.function().arguments_of(values)
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)

@@ -52,7 +52,8 @@ class Wait:
     seconds: float = 0.0
     # How often it was evaluated, also if there was nothing to wait for.
     reads: int = 0
-    # Whether it is no single number with a fraction, and may decide what follows.
+    # Whether it is no single number with a fraction, such as a loss, and so may decide
+    # what follows.
     decides: bool = False
 
 
@@ -138,7 +139,10 @@ class Waits(contextlib.ExitStack):
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             what = blocks
         has_waited = seconds >= _SHORTEST
-        decides = kind != "blocks" and _decides(args)
+        x: Any = args[0] if args else None
+        is_single = getattr(x, "size", 0) == 1
+        is_number = is_single and jax.numpy.issubdtype(x.dtype, np.inexact)
+        decides = kind != "blocks" and not is_number
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
@@ -147,13 +151,6 @@ class Waits(contextlib.ExitStack):
             wait.seconds += has_waited * seconds
         if has_waited and what != HAS_TO_BLOCK and not decides:
             self._noticed(seconds, ended)
-
-
-def _decides(arguments: Sequence[Any]) -> bool:
-    """Whether what is read is no single number with a fraction, such as a loss."""
-    x: Any = arguments[0] if arguments else None
-    is_single = getattr(x, "size", 0) == 1
-    return not (is_single and jax.numpy.issubdtype(x.dtype, np.inexact))
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
