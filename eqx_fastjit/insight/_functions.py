@@ -183,29 +183,24 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
             cell = _MADE[found.kind].search(path, len(found.path))
             if cell is not None:  # of all that is in one, the variable is told
                 cells.setdefault(cell[cell.lastindex or 0], path[: cell.end()])
-    shown: list[str] = []
-    passed: list[str] = []
-    made: list[str] = []
+    shown, passed, made = list[str](), list[str](), list[str]()
     for name, path in cells.items():
-        texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
-        values = [shortened(_short(x), 24) for x in texts]
-        shown.append(f"{name} {_some(values, 2)}")
-        inside = {
-            name + x.removeprefix(path): leaf
-            for x in table.varying
-            if (x == path or is_below(x, path)) and (leaf := table.leaf(x)) is not None
-            if is_number(leaf) or leaf.dtype
-        }
-        # What is equal but for being made again has nothing that could be passed.
         captured = table.leaf(path)
-        is_other = len(texts) > 1 and not is_optimiser(captured)
+        below = [x for x in table.varying if x == path or is_below(x, path)]
+        inside = {x: leaf for x in below if (leaf := table.leaf(x)) is not None}
+        numbers = [name + x.removeprefix(path) for x in inside if is_number(inside[x])]
+        texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
+        shown.append(f"{name} {_some([shortened(_short(x), 24) for x in texts], 2)}")
         is_module = captured is not None and captured.is_module
-        if is_module or any(leaf.dtype for leaf in inside.values()):
+        if is_module or any(x.dtype for x in inside.values()):
             passed.append(name)  # as a whole, such as a model
-        elif inside:
-            passed += [*inside][:3]  # of a configuration, its numbers
+        elif numbers:
+            passed += numbers[:3]  # of a configuration
+        # What is equal but for being made again has nothing that could be passed.
+        elif len(texts) > 1 and not is_optimiser(captured):
+            passed.append(name)
         else:
-            (passed if is_other else made).append(name)
+            made.append(name)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}

@@ -101,6 +101,7 @@ def _options_of(*command: str) -> set[str]:
 
 def _check(words: list[str]) -> None:
     options = {w.partition("=")[0] for w in words if w.startswith("--")}
+    assert all((ROOT / w).exists() for w in words if w.startswith("tests/")), words
     if words[0] == "eqx-fastjit":
         subcommand = [w for w in words[1:2] if not w.startswith("-")]
         known = _options_of("-m", "eqx_fastjit", *subcommand)
@@ -142,11 +143,3 @@ def test_what_is_installed_is_the_checkout_or_a_dependency(page):
             name, _, wanted = target.rstrip("]").partition("[")
             assert name == "." or target in known - {"eqx_fastjit"}, line
             assert not wanted or {*wanted.split(",")} <= extras.keys(), line
-
-
-def test_pytest_is_given_files_that_exist():
-    """A guide that names a test names one that is there."""
-    commands = [words for page in PAGES for words in _commands(page)]
-    named = [w for words in commands for w in words if w.startswith("tests/")]
-    assert named
-    assert [w for w in named if not (ROOT / w).exists()] == []

@@ -52,11 +52,6 @@ def test_each_name_can_be_missing(kind):
     assert names <= {"all", "public"} | NEEDED
 
 
-def test_a_jax_from_the_future():
-    """Another version of JAX is no reason to warn or to compute anything."""
-    assert run_program("future_jax.py", "1.0.0").stderr == ""
-
-
 def test_an_equinox_that_flattens_fields_by_name():
     """The order of fields is JAX's, whatever that is, in each call."""
     out = run_program("flattened_by_name.py")

@@ -63,8 +63,8 @@ def test_a_line_for_each_compilation():
 SLOW = """
 import time
 import equinox as eqx, numpy as np
-from eqx_fastjit.insight import _late
-_late._LATE, _late._INTERVAL = 0.2, 0.01
+from eqx_fastjit.insight import _log
+_log._LATE, _log._INTERVAL = 0.2, 0.01
 
 @eqx.filter_jit
 def slow(x):

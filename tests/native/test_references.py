@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
-from tests.support.modules import Holder, Inner, Node
+from tests.support.modules import Hashed, Holder, Inner, Node
 
 
 pytestmark = [
@@ -49,19 +49,6 @@ class Unhashable:
         return type(other) is Unhashable and self.parts == other.parts
 
     __hash__ = None
-
-
-class Hashed:
-    """Has a hash and an `__eq__` of its own: rule 5."""
-
-    def __init__(self, part):
-        self.part = part
-
-    def __eq__(self, other):
-        return type(other) is Hashed and self.part == other.part
-
-    def __hash__(self):
-        return hash(self.part)
 
 
 class Color(enum.Enum):

@@ -488,16 +488,6 @@ def enumerations(jit, traced):
 
 @case
 def shared_nodes(jit, traced):
-    shared = mlp()
-
-    @jit
-    def f(tree):
-        traced()
-        return jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, tree)
-
-    yield f([shared, shared])
-    yield f({"a": shared, "b": (shared, shared.layers[0])})
-
     class Tied(eqx.Module):
         shared: eqx.nn.Shared
 
@@ -615,24 +605,6 @@ def donation_with_var_args(jit, traced):
 
 
 # --- transforms ---
-
-
-@case
-def nested(jit, traced):
-    @jit
-    def inner(m, x):
-        traced()
-        return m(x), m
-
-    @jit
-    def outer(m, x):
-        traced()
-        y, m = inner(m, x)
-        return inner(m, y)
-
-    yield outer(mlp(), X(4))
-    yield outer(mlp(), X(4))
-    yield inner(mlp(), X(4))
 
 
 @case
