@@ -5,7 +5,6 @@ Promises 36, 39 of docs/reliability.md.
 
 import signal
 
-import jax
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -39,21 +38,6 @@ def test_a_block():
     as_dict = report.to_dict()
     assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
-
-
-def test_the_first_call_of_plain_jit():
-    """It is told from operations by where its function was defined."""
-
-    def slow(x):
-        return jnp.sin(x).sum()
-
-    with insight.doctor(least=0.0) as report:
-        jax.jit(jax.grad(slow))(jnp.ones(2))
-    functions = [x["function"] for x in report.to_dict()["run"]["events"]]
-    (found,) = [x for x in functions if x["name"] == "slow"]
-    line = slow.__code__.co_firstlineno
-    assert found["place"] == [__file__, line, slow.__qualname__]
-    assert {x.parts[0].rule for x in report.rows} <= {"run-cache"}
 
 
 def test_exceptions_pass_and_end_it():
