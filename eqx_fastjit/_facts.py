@@ -212,8 +212,8 @@ def placement_of(x: Any) -> Any:
 # Empty without tools. A watcher has four methods, of which only two may raise:
 #
 # - `starting(compilation, arguments)`: a Python function is about to be run.
-#   `arguments` gives its arguments by name, tracers in place of arrays. An exception
-#   prevents the trace.
+#   `arguments` gives its arguments by name, tracers in place of arrays. The contexts of
+#   the compilation end when it is compiled. An exception prevents the trace.
 # - `compiling(fact)`: its program is about to be lowered or compiled, or has been. The
 #   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
 # - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives

@@ -29,8 +29,9 @@ from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
 from ._describe import describe, Leaf, number_of
-from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
+from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
 from ._programs import Program, program_of
+from ._words import listed
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -191,8 +192,15 @@ class _Tools:
     def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
         fact = compilation.fact
-        if _starting or _compiling:
+        if _starting or _compiling or is_profiling():
+            last = _last_signature(fact)
             event = self._describe(fact, arguments)
+            # So that XProf shows why; but for placements, which a tracer has not.
+            known = {x._replace(sharding=None) for x in last}
+            new = (x._replace(sharding=None) for x in event.signature)
+            why = listed((x.path for x in new if x not in known), 3) or "again"
+            name = f"compile {fact.function.name}: {why if last else 'first call'}"
+            compilation.contexts.enter_context(jax.profiler.TraceAnnotation(name))
             for observer in tuple(_starting):
                 observer(event)
         elif compilation.outer is not None:
