@@ -14,11 +14,18 @@ import numpy as np
 from . import _facts, _reference
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
-from ._fallback import Misconfigured, warn_of_versions
+from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
 from ._result import Handle, steps_of
-from ._statics import has_only_identity, reader_of, state_of
-from ._structure import partition, Structure
+from ._statics import (
+    has_only_identity,
+    is_flattened,
+    partition,
+    reader_of,
+    sorted_keys,
+    state_of,
+    Structure,
+)
 
 
 _ENGINES = ("auto", "native", "python")
@@ -35,8 +42,8 @@ def _choose() -> Any:
     if wanted != "python":
         try:
             chosen = importlib.import_module("._native", __package__)
-            functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
-            chosen.setup(*functions, transferred, COPIED_BYTES)
+            functions = reader_of, state_of, is_flattened, sorted_keys, transferred
+            chosen.setup(*functions, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
         except (ImportError, TypeError) as e:  # or of another version of this library
             is_absent = isinstance(e, ModuleNotFoundError)
             why = "was not built" if is_absent else f"cannot be loaded ({e})"
@@ -52,10 +59,7 @@ def _choose() -> Any:
                 stacklevel=2,
             )
     if not _agrees_with_jax(chosen):
-        if chosen is _reference or not _agrees_with_jax(_reference):
-            raise ImportError("pytrees are not read as JAX reads them.")
-        chosen = _reference
-        warn_of_versions("calls use its plain Python engine, which is slower")
+        raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
