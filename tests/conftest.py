@@ -1,9 +1,7 @@
 """The engine is chosen by `EQX_FASTJIT_ENGINE`, for the whole session."""
 
-import contextlib
 import os
 import signal
-import subprocess
 
 import jax
 import pytest
@@ -59,29 +57,3 @@ def waited(monkeypatch):
         jax, "block_until_ready", lambda xs: [x.block_until_ready() for x in xs]
     )
     return shapes
-
-
-@pytest.fixture
-def start():
-    """Start a process in a process group of its own, which ends with the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(command, **kwargs):
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-                **kwargs,
-            )
-            stack.enter_context(process)
-            stack.callback(_kill_group, process.pid)
-            return process
-
-        yield start
-
-
-def _kill_group(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)

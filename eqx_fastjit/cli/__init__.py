@@ -223,7 +223,7 @@ def profile(options: argparse.Namespace) -> int:
 
 
 def rule(options: argparse.Namespace) -> int:
-    """Print the section of a rule, or the names of all."""
+    """Print the section of a rule, as Markdown, or the names of all."""
     from eqx_fastjit.insight._sections import sections
 
     if options.name is None:
@@ -232,14 +232,7 @@ def rule(options: argparse.Namespace) -> int:
         return 0
     if options.name not in sections():
         raise CommandError(f"no rule {options.name!r}: `eqx-fastjit rule` lists them")
-    text = f"# {options.name}\n\n{sections()[options.name]}"
-    if importlib.util.find_spec("rich") is None:
-        print(text)
-        return 0
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    Console().print(Markdown(text, code_theme="ansi_light"))
+    print(f"# {options.name}\n\n{sections()[options.name]}")
     return 0
 
 

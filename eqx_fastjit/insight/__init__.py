@@ -25,20 +25,15 @@ if TYPE_CHECKING:
     from ._rules import Part as Part, Row as Row
 
 # Where the public names are.
-_HOMES = {
-    "DoctorReport": "_doctor",
-    "Explanation": "_explain",
-    "Part": "_rules",
-    "RetraceError": "_guard",
-    "RetraceWarning": "_guard",
-    "Row": "_rules",
-    "doctor": "_doctor",
-    "explain": "_explain",
-    "guard": "_guard",
-    "inspect": "_inspect",
-    "profile": "_profile",
-    "report": "_doctor",
+_FILES = {
+    "_doctor": ("DoctorReport", "doctor", "report"),
+    "_explain": ("Explanation", "explain"),
+    "_guard": ("RetraceError", "RetraceWarning", "guard"),
+    "_inspect": ("inspect",),
+    "_profile": ("profile",),
+    "_rules": ("Part", "Row"),
 }
+_HOMES = {name: file for file, names in _FILES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -4,6 +4,7 @@ XLA computes what depends on constants alone while it compiles, element by eleme
 ("constant folding"). So a sort of a small array may take minutes.
 """
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -17,7 +18,7 @@ from jax.extend.core import Literal
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
-from ._equations import Equation, Scope, UNKNOWN
+from ._equations import Scope, UNKNOWN
 from ._reads import reads_of
 
 
@@ -39,8 +40,6 @@ class Constant:
     place: Place
     # The variable whose value it is, if that is known.
     name: str = ""
-    # The operations that XLA computes with it while it compiles, the longest first.
-    folded: tuple[str, ...] = ()
     # An upper limit of what it adds to compiling.
     seconds: float = 0.0
 
@@ -50,23 +49,14 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
 
     `function` is the Python function that was traced, for the names of the arrays.
     """
-    found = {id(value): (value, place) for value, place in _captured(scope)}
-    costs: dict[int, dict[str, float]] = {key: {} for key in found}
-
-    def note(equation: Equation, origins: frozenset[int]) -> None:
-        for origin in origins & costs.keys():
-            by_name = costs[origin]
-            by_name[equation.name] = by_name.get(equation.name, 0.0) + _cost(equation)
-
-    _fold(scope, [None] * len(scope.jax.invars), note)
+    costs = collections.defaultdict[int, float](float)
+    _fold(scope, [None] * len(scope.jax.invars), costs)
     variables = list(_variables(function))
     out: list[Constant] = []
-    for key, (value, place) in found.items():
-        n = math.prod(value.shape) * value.dtype.itemsize
-        folded = tuple(sorted(costs[key], key=lambda name: -costs[key][name]))
-        seconds = n * _HOLDING + sum(costs[key].values())
+    for value, place in _captured(scope):
         text, name = show_array(value.shape, str(value.dtype)), _name(value, variables)
-        out.append(Constant(text, n, place, name, folded, seconds))
+        n = math.prod(value.shape) * value.dtype.itemsize
+        out.append(Constant(text, n, place, name, n * _HOLDING + costs[id(value)]))
     return tuple(sorted(out, key=lambda c: -c.bytes))
 
 
@@ -91,39 +81,35 @@ def _is_array(x: Any) -> bool:
 # --- what XLA folds -------------------------------------------------------------------
 
 
-def _fold(scope: Scope, inputs: Sequence[Any], note: Any) -> list[Any]:
-    """The constants that each result is made of; `None` if of arguments, too."""
+def _fold(scope: Scope, inputs: Sequence[Any], costs: dict[int, float]) -> list[Any]:
+    """The constants that each result is made of; `None` if of arguments, too.
+
+    What it takes to fold an operation is added to the `costs` of each of them.
+    """
     known = dict(zip(scope.jax.invars, inputs, strict=True))
     for variable, value in zip(scope.jax.constvars, scope.consts, strict=False):
         known[variable] = frozenset([id(value)])
 
-    def origin(v: Any) -> Any:
+    def origin_of(v: Any) -> Any:
         if isinstance(v, Literal):
             return frozenset([id(v.val)] * _is_array(v.val))
         return known.get(v)
 
     for e in scope.equations:
-        operands = [origin(v) for v in e.jax.invars]
+        operands = [origin_of(v) for v in e.jax.invars]
         results: list[Any] = [None] * len(e.jax.outvars)
+        is_folded = not (e.inner or e.jax.effects or e.name.startswith(_NOT_FOLDED))
         if e.is_call and len(e.inner[0].jax.invars) == len(operands):
-            results = _fold(e.inner[0], operands, note)
-        elif operands and None not in operands and _is_folded(e):
+            results = _fold(e.inner[0], operands, costs)
+        elif operands and None not in operands and is_folded:
             origins = frozenset[int]().union(*operands)
             results = [origins] * len(results)
-            note(e, origins)
+            n = max(math.prod(getattr(v.aval, "shape", ())) for v in e.jax.invars)
+            each = next(x for k, x in _FOLDING.items() if e.name.startswith(k))
+            for origin in origins:
+                costs[origin] += n * each
         known.update(zip(e.jax.outvars, results, strict=True))
-    return [origin(v) for v in scope.jax.outvars]
-
-
-def _is_folded(equation: Equation) -> bool:
-    is_other = equation.inner or equation.jax.effects
-    return not (is_other or equation.name.startswith(_NOT_FOLDED))
-
-
-def _cost(equation: Equation) -> float:
-    """An upper limit of the seconds that XLA takes to fold an operation."""
-    n = max(math.prod(getattr(v.aval, "shape", ())) for v in equation.jax.invars)
-    return n * next(x for k, x in _FOLDING.items() if equation.name.startswith(k))
+    return [origin_of(v) for v in scope.jax.outvars]
 
 
 # --- names ----------------------------------------------------------------------------
@@ -131,20 +117,18 @@ def _cost(equation: Equation) -> float:
 
 def _name(value: Any, variables: list[tuple[str, Any]]) -> str:
     """The variable that has this array, or the only one with an array of its shape."""
-    same = [name for name, x in variables if x is value or _is_view(value, x)]
-    alike = [name for name, x in variables if x.shape == value.shape]
-    return next(iter(same), alike[0] if len(set(alike)) == 1 else "")
-
-
-def _is_view(constant: Any, x: Any) -> bool:
-    is_numpy = isinstance(x, np.ndarray) and not hasattr(constant, "sharding")
-    return is_numpy and np.may_share_memory(x, np.asarray(constant))
+    for name, x in variables:
+        is_numpy = isinstance(x, np.ndarray) and not hasattr(value, "sharding")
+        if x is value or (is_numpy and np.may_share_memory(x, np.asarray(value))):
+            return name
+    alike = {name for name, x in variables if x.shape == value.shape}
+    return alike.pop() if len(alike) == 1 else ""
 
 
 def _variables(function: Any) -> Iterator[tuple[str, Any]]:
     """The arrays in what a function reads, beside its arguments."""
     for read in reads_of(function):
         with contextlib.suppress(Exception):  # keys that JAX cannot sort, say
-            for keys, x in jtu.tree_leaves_with_path(read.value):
+            for keys, x in jtu.tree_leaves_with_path(read.value()):
                 if _is_array(x):
                     yield f"{read.path}{jtu.keystr(keys)}", x

@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 from jax.core import Tracer
@@ -31,8 +31,8 @@ from eqx_fastjit._facts import is_compiling
 from eqx_fastjit._function import Function
 
 from ._events import Event, unwatch, watch
-from ._timing import time_call
-from ._waits import unseen
+from ._profile import time_call
+from ._waits import unseen, Waits
 from ._words import show_seconds
 
 
@@ -55,13 +55,6 @@ _LEAST_SECONDS = 0.1
 _LITTLE, _REASON = 0.05, 0.3
 
 
-class _Sample(NamedTuple):
-    """A call that was made alone: seconds until it returned, and from there."""
-
-    call: float
-    rest: float
-
-
 class _Timed:
     """What a specialization calls: the function of `jax.jit`, which is timed."""
 
@@ -69,7 +62,9 @@ class _Timed:
         self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
         # The calls that compiled nothing; which of them is to be made alone.
         self.calls = self.due = 0
-        self.samples: collections.deque[_Sample] = collections.deque(maxlen=_KEPT)
+        # Of calls that were made alone: seconds until the results were ready; and of
+        # these, those after the call had returned.
+        self.samples = collections.deque[tuple[float, float]](maxlen=_KEPT)
         # Arrays that are passed, and that are returned.
         self.sizes = 0, 0
 
@@ -84,57 +79,53 @@ class _Timed:
         is_due = self.calls >= self.due or device.patience > 0
         if device.look is not None and (is_due or self.calls < _LOOKED_AT):
             device.look(self._flat(), arrays)
-        began = start = clock()
+        began = clock()
         is_alone = is_due and device.drain(arrays)
-        if is_due:
-            start = clock()
+        start = clock()
         out = self._jitted(*arrays)
-        ended = returned = clock()
+        returned = clock()
         results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
         if results and isinstance(results[0], Tracer):
             return out  # it is a part of a trace
+        # NumPy arrays and others cannot be referred to weakly.
+        is_array = bool(results) and isinstance(results[0], jax.Array)
+        device.result = weakref.ref(results[0]) if is_array else lambda: None
         if is_compiling():
             # All before, the program was another one.
             self.samples.clear()
             self.due = self.calls
-            device.has_compiled = True
-        else:
-            self.calls += 1
-            if is_due:
-                _wait(results)
-                ended = clock()
-                self.sizes = len(arrays), len(results)
-                if is_alone:
-                    self.samples.append(_Sample(returned - start, ended - returned))
-                # One in so many, also if several were made one after the other.
-                self.due += min(self.calls, _EVERY)
-            device.called(began, ended)
-        # NumPy arrays and others cannot be referred to weakly.
-        is_array = bool(results) and isinstance(results[0], jax.Array)
-        device.result = weakref.ref(results[0]) if is_array else lambda: None
+            device.ended = None
+            return out
+        self.calls += 1
+        if is_due:
+            _wait(results)
+            self.sizes = len(arrays), len(results)
+            if is_alone:
+                ready = clock()
+                self.samples.append((ready - start, ready - returned))
+            # One in so many, also if several were made one after the other.
+            self.due += min(self.calls, _EVERY)
+        device.called(began, clock())
         return out
 
     def on_device(self, overhead: float) -> float:
         """Seconds that a call takes on the device."""
         if not self.samples:
             return 0.0
-        rest = statistics.median(x.rest for x in self.samples)
-        whole = statistics.median(x.call + x.rest for x in self.samples)
+        whole, rest = map(statistics.median, zip(*self.samples, strict=True))
         return max(rest, whole - overhead)
 
 
 def _wait(arrays: Iterable[Any]) -> None:
-    """Wait until arrays are ready. What they raise, the program will meet by itself."""
-    with unseen(), contextlib.suppress(Exception):
+    """Wait until arrays are ready, but for those that are of NumPy, or deleted."""
+    with unseen():
         for x in arrays:
-            if isinstance(x, jax.Array) and not (
-                isinstance(x, Tracer) or x.is_deleted()
-            ):
+            with contextlib.suppress(Exception):  # the program will meet it by itself
                 x.block_until_ready()
 
 
 class Device(contextlib.ExitStack):
-    """Within this context, times what the device does."""
+    """Within this context, times what the device does, and what waits for it."""
 
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
@@ -145,15 +136,15 @@ class Device(contextlib.ExitStack):
         self.patience = 0
         # A result of the latest call: once it is ready, the device is done.
         self.result: Callable[[], Any] = lambda: None
-        # Whether something has compiled since the latest call that compiled nothing.
-        self.has_compiled = True
+        # When the latest call that compiled nothing ended, if nothing compiled since.
+        self.ended: float | None = None
         self._all: list[_Timed] = []
         # The seconds up to each call that compiled nothing from the one before it,
-        # where nothing compiled in between. When the latest one ended.
-        self._seconds = self._ended = 0.0
-        # Waits of the program since the latest call, and when the first one ended.
-        self._waited = self._free = 0.0
-        self._all_waits = self._ahead = 0.0
+        # where nothing compiled in between.
+        self._seconds = 0.0
+        # Waits of the program. Had Python not waited, the device had had its next work
+        # earlier: by the wait, but by no more than Python did since the one before.
+        self._waited = self._ahead = self._free = 0.0
 
     def __enter__(self) -> Self:
         original, device = Function.jit, self
@@ -163,6 +154,7 @@ class Device(contextlib.ExitStack):
             device._all.append(_Timed(device, original(function, flat, kwargs), flat))
             return device._all[-1]
 
+        self.waits = self.enter_context(Waits(self.waited))
         setattr(Function, "jit", jit)  # noqa: B010
         self.callback(setattr, Function, "jit", original)
         watch(self._on_event)
@@ -180,24 +172,19 @@ class Device(contextlib.ExitStack):
 
     def called(self, began: float, ended: float) -> None:
         """A call that compiled nothing has returned."""
-        self._seconds += ended - (began if self.has_compiled else self._ended)
-        if not self.has_compiled:
-            # Had Python not waited, the device had had this call's work earlier: by
-            # the wait, but not before it was done.
-            self._ahead += max(0.0, min(self._waited, ended - self._free))
-        self._waited, self._ended, self.has_compiled = 0.0, ended, False
+        self._seconds += ended - (began if self.ended is None else self.ended)
+        self.ended = ended
 
     def waited(self, seconds: float, ended: float) -> None:
         """The program, or a jitted call, has waited for the device, which is done."""
-        if not self._ended or threading.get_ident() != self.thread:
-            return
-        self._free = self._free if self._waited else ended
-        self._waited += seconds
-        self._all_waits += seconds
+        if self.ended is not None and threading.get_ident() == self.thread:
+            self._waited += seconds
+            self._ahead += min(seconds, ended - seconds - self._free)
+            self._free = ended
 
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() == self.thread:
-            self.has_compiled = True
+            self.ended = None
 
     def use(self) -> "Use | None":
         """What is known by now; `None` if that is not worth a sentence."""
@@ -210,8 +197,8 @@ class Device(contextlib.ExitStack):
             seconds=self._seconds,
             calls=sum(c.calls for c in found),
             # If the program waited for more, that was of operations outside of jit.
-            busy=min(self._seconds, max(known, self._all_waits)),
-            waited=self._all_waits,
+            busy=min(self._seconds, max(known, self._waited)),
+            waited=self._waited,
             ahead=self._ahead,
             dispatch=sum(c.calls * x for c, x in overhead.items()),
         )

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ._events import history
@@ -72,7 +73,10 @@ class DoctorReport:
 _lock = threading.Lock()
 
 
-class doctor(contextlib.AbstractContextManager[DoctorReport]):
+@contextlib.contextmanager
+def doctor(
+    name: str = "this block", *, least: float | None = None
+) -> Iterator[DoctorReport]:
     """Watch a block of code, and report what it compiled, why, and what would help.
 
     What was compiled before is the history that it is compared with.
@@ -102,33 +106,23 @@ class doctor(contextlib.AbstractContextManager[DoctorReport]):
         print(report)
         ```
     """
-
-    def __init__(self, name: str = "this block", *, least: float | None = None):
-        self._name = name
-        self._least = least
-        self._watch: Watch | None = None
-
-    def __enter__(self) -> DoctorReport:
-        self._result = DoctorReport()
-        with _lock:
-            if (other := watching()) is None:
-                self._watch = Watch(is_program=False)
-                self._watch.jax_imported()
-            elif not other.is_program:
-                raise RuntimeError(
-                    "doctor: another one is watching this process already. Use one "
-                    "at a time, in one thread."
-                )
-        return self._result
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._watch is None:
-            made = _up_to_now()
-        else:
-            self._watch.stop()
-            made = self._watch.report(self._name, 0, self._least)
-            self._watch = None
-        self._result._report = made  # pyright: ignore[reportPrivateUsage]
+    result, watch = DoctorReport(), None
+    with _lock:
+        if (other := watching()) is None:
+            watch = Watch(is_program=False)
+            watch.jax_imported()
+        elif not other.is_program:
+            raise RuntimeError(
+                "doctor: another one is watching this process already. Use one at a "
+                "time, in one thread."
+            )
+    try:
+        yield result
+    finally:
+        if watch is not None:
+            watch.stop()
+        made = watch.report(name, 0, least) if watch else _up_to_now()
+        result._report = made  # pyright: ignore[reportPrivateUsage]
 
 
 def report() -> DoctorReport:

@@ -1,13 +1,7 @@
 """The event file: one JSON object a line, written as things happen.
 
-`EQX_FASTJIT_LOG=run.jsonl` writes one. It survives SIGKILL, and can be read while it
-grows. The first line has the type "run": the format's version, the program, when it
-started, and versions of what it used. Each compilation is a line of the type "compile",
-with the fields of an `Event`. Before it, a line of the type "start" says that it has
-begun. The last line, of type "end", has the seconds of the run;
-there is none if the process was killed. In a job of several processes each line has a
-`rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on. A child
-process writes to `run.PID.jsonl`.
+`EQX_FASTJIT_LOG=run.jsonl` writes one. `docs/event-file.md` says what its lines have.
+Each compilation is a line with the fields of an `Event`.
 """
 
 import atexit
@@ -81,8 +75,7 @@ class Writer:
     def __init__(self, path: str):
         # The program may change the directory.
         self._path = Path(path).absolute()
-        self._started = time.time()
-        self._process = os.getpid()
+        self._started, self._process = time.time(), os.getpid()
         self._file: TextIO | None = None
         self._has_failed = False
         self._rank: dict[str, int] = {}
@@ -91,20 +84,20 @@ class Writer:
         atexit.register(self._end)
 
     def _write_event(self, event: Event) -> None:
-        self._write({"type": "compile", **as_json(event)})
+        self._write("compile", event)
 
     def _write_start(self, event: Event) -> None:
         names = ("function", "frames", "number", "started", "thread")
-        fields = {name: getattr(event, name) for name in names}
-        self._write({"type": "start", **as_json(fields)})
+        self._write("start", {name: getattr(event, name) for name in names})
 
-    def _write(self, fields: dict[str, Any]) -> None:
+    def _write(self, kind: str, fields: Any) -> None:
         """Write a line. A full disk, say, must not end the program."""
         if self._has_failed or os.getpid() != self._process:  # forked
             return
         try:
             file = self._file or self._open()
-            file.write(json.dumps({**fields, **self._rank}, allow_nan=False) + "\n")
+            line = {"type": kind, **as_json(fields), **self._rank}
+            file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
         except (OSError, ValueError) as e:
             self._has_failed = True
@@ -112,32 +105,29 @@ class Writer:
 
     def _open(self) -> TextIO:
         # Not before the first compilation: JAX knows by then how many processes it has.
-        path, owner = self._path, os.environ.get(_OWNER)
+        owner = os.environ.get(_OWNER, process := str(self._process))
+        other = f".{process}" if owner != process else ""
         if jax.process_count() > 1:
             self._rank = {"rank": jax.process_index()}
-            if self._rank["rank"]:
-                path = path.with_suffix(f".{self._rank['rank']}{path.suffix}")
-        elif owner is not None and owner != str(self._process):
-            path = path.with_suffix(f".{self._process}{path.suffix}")
-        os.environ[_OWNER] = str(self._process)
+            other = f".{jax.process_index()}" if jax.process_index() else ""
+        os.environ[_OWNER] = process
+        path = self._path.with_suffix(other + self._path.suffix)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
         packages = (jax, eqx, sys.modules["eqx_fastjit"])
-        self._write(
-            {
-                "type": "run",
-                "version": VERSION,
-                "program": " ".join(sys.argv),
-                "started": self._started,
-                "process": self._process,
-                "cache": cache_directory(),
-                "packages": {x.__name__: x.__version__ for x in packages},
-            }
-        )
+        header = {
+            "version": VERSION,
+            "program": " ".join(sys.argv),
+            "started": self._started,
+            "process": self._process,
+            "cache": cache_directory(),
+            "packages": {x.__name__: x.__version__ for x in packages},
+        }
+        self._write("run", header)
         return self._file
 
     def _end(self) -> None:
         if self._file is not None:
-            self._write({"type": "end", "seconds": time.time() - self._started})
+            self._write("end", {"seconds": time.time() - self._started})
 
 
 # Of an event, what refers to this process.
@@ -187,26 +177,23 @@ def read(path: str) -> Run:
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
+    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
     try:
         header, *parsed = map(json.loads, lines)
         if (version := header["version"]) != VERSION:
             reads = f"this eqx_fastjit reads version {VERSION}"
             raise FileError(f"{path}: version {version} of the event file; {reads}")
+        started = float(header["started"])
         events = tuple(_made(Event, x) for x in parsed if x["type"] == "compile")
-        seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        started, cache = float(header["started"]), header["cache"]
-        ends = [e.started + e.seconds + e.first_run - started for e in events]
-        total = seconds[-1] if seconds else max(ends, default=0.0)
-        code = 0 if seconds else None
-        notes: list[str] = []
-        if not seconds:
-            notes.append("The program has not ended, or it was killed.")
-            notes += _hanging(parsed, started)
-        notes.append(
-            "An event file has no imports and no waits: run `doctor SCRIPT` for them."
-        )
-        program = header["program"]
-        return Run(program, started, total, code, cache, events, notes=notes)
+        ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
+        seconds, exit_code = (ends[0], 0) if ends else (0.0, None)
+        if not ends:
+            for e in events:
+                seconds = max(seconds, e.started + e.seconds + e.first_run - started)
+            killed = "The program has not ended, or it was killed."
+            notes = [killed, *_hanging(parsed, started), *notes]
+        program, cache = header["program"], header["cache"]
+        return Run(program, started, seconds, exit_code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None

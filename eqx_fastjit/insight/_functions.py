@@ -1,18 +1,23 @@
 """The row of a function: what its compilations cost, and each edit in words."""
 
+import contextlib
 import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from eqx_fastjit._facts import Place
+from eqx_fastjit._texts import show_array
 
 from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
-from ._table import Table
+from ._table import Column, Table
 from ._why import name_of, show_placement
-from ._words import listed, shortened
+from ._words import listed, shortened, show_place
 
 
 def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
@@ -53,16 +58,20 @@ def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
 
 def _part(diagnosis: Diagnosis, rule: str, found: Object, gain: float | None) -> Part:
     values = _values(found, found.paths[0])
+    facts = _facts(diagnosis.table, found, values)
+    places = _places_of_edit(diagnosis.table, found)
+    if len(places) > 1:
+        facts["cells"] = f" by {listed(map(show_place, places), 3)}{facts['cells']}"
     return part_of(
         rule,
-        _facts(diagnosis.table, found, values),
+        facts,
         path=found.path,
         values=tuple(values),
         count=found.count,
         saves=0.0 if rule == NEEDED else diagnosis.alone(found),
         gain=gain,
         other_data=rule in OTHER_DATA,
-        line=_line_of_edit(diagnosis.table, found),
+        line=places[0] if len(places) == 1 else None,
     )
 
 
@@ -76,6 +85,8 @@ def _values(found: Object, path: str) -> list[str]:
             return "nothing"
         if found.kind == "placement":
             return show_placement(x)
+        if found.kind == "dtype" and x.dtype:
+            return x.dtype
         # A class that is not Python's own stands in the text.
         is_clear = len(found.types) < 2 or x.kind != "static" or "." in x.type
         return str(x) if is_clear else f"{x} ({x.type})"
@@ -86,31 +97,36 @@ def _values(found: Object, path: str) -> list[str]:
 def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     leaf = table.leaf(found.paths[0])
     sizes = found.sizes or found.elements or [0]
-    # Of values that change together, each.
-    is_each = found.kind in ("number", "label") and len(found.paths) > 1
-    shown = (
-        {path: _values(found, path) for path in found.paths[:3]}
-        if is_each
-        else {found.path: values}
-    )
-    # Where an `int` comes to some calls, arrays would have two dtypes.
-    form = "float({})" if found.types == {"int", "float"} else "{}"
+    # The longest of each axis that differs.
     axes = {
-        max((int(v) for v in table.values(x) if str(v).isdecimal()), default=0)
+        x: max((int(v) for v in table.values(x) if str(v).isdecimal()), default=0)
         for x in found.own
         if x.aspect == "axis"
     }
-    most = max([*axes, *sizes])
+    is_size = found.kind == "size" and not found.is_model
+    # Of values that change together, and of several lengths, each.
+    is_padded = is_size and len({*axes.values()}) > 1
+    is_each = found.kind in ("number", "label") or is_padded
+    shown = (
+        {path: _values(found, path) for path in found.paths[:3]}
+        if is_each and len(found.paths) > 1
+        else {listed(found.paths, 3) if is_size else found.path: values}
+    )
+    # Where an `int` comes to some calls, arrays would have two dtypes.
+    form = "float({})" if found.types == {"int", "float"} else "{}"
+    dtypes = dict.fromkeys(x.dtype for x in found.leaves if x and x.dtype)
     return {
         "path": f"{found.path}()" if found.kind == "function" else found.path,
         "paths": listed(found.paths, 3),
         "values": _some([*map(_short, values)]),
         "differs": "; ".join(
-            f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()
+            [f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()]
+            + [f"{len(found.paths) - 3} more"] * (len(found.paths) > len(shown) > 2)
         ),
         "array": ", ".join(f"jnp.asarray({form.format(path)})" for path in shown),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
+        "dtype": _widest([*dtypes]) if found.kind == "dtype" else "",
         "first": values[0] if values else "",
         # Later ones may be of another model.
         "then": values[min(1, len(values) - 1)] if values else "",
@@ -118,9 +134,27 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "last_size": sizes[-1],
         # The last call may write one more than it was given.
         "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
-        "most": f"{most}, the longest here" if len(axes) < 2 else "the longest of each",
+        "most": " and ".join(_padded(table, path, axes) for path in shown)
+        if is_padded
+        else f"{max([*axes.values(), *sizes])}, the longest here",
         **_closure(table, found),
     }
+
+
+def _widest(dtypes: list[str]) -> str:
+    """The dtype that can have what all have; the last one, if there is none."""
+    # There is none of random keys, say.
+    errors = contextlib.suppress(TypeError, ValueError)
+    with errors, jax.numpy_dtype_promotion("standard"):
+        return str(jnp.result_type(*dtypes))
+    return dtypes[-1]
+
+
+def _padded(table: Table, path: str, axes: dict[Column, int]) -> str:
+    """An array with the longest of each axis: `float32[12,21,2]`."""
+    leaf = next(x for x in table.leaves(path) if x is not None and x.dtype)
+    shape = [axes.get(Column(path, "axis", i), n) for i, n in enumerate(leaf.shape)]
+    return show_array(tuple(shape), leaf.dtype)
 
 
 def _some(values: list[str], most: int = 3) -> str:
@@ -149,37 +183,33 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
             cell = _MADE[found.kind].search(path, len(found.path))
             if cell is not None:  # of all that is in one, the variable is told
                 cells.setdefault(cell[cell.lastindex or 0], path[: cell.end()])
-    shown: list[str] = []
-    passed: list[str] = []
-    made: list[str] = []
+    shown, passed, made = list[str](), list[str](), list[str]()
     for name, path in cells.items():
-        texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
-        values = [shortened(_short(x), 24) for x in texts]
-        shown.append(f"{name} {_some(values, 2)}")
-        inside = {
-            name + x.removeprefix(path): leaf
-            for x in table.varying
-            if (x == path or is_below(x, path)) and (leaf := table.leaf(x)) is not None
-            if is_number(leaf) or leaf.dtype
-        }
-        # What is equal but for being made again has nothing that could be passed.
         captured = table.leaf(path)
-        is_other = len(texts) > 1 and not is_optimiser(captured)
+        below = [x for x in table.varying if x == path or is_below(x, path)]
+        inside = {x: leaf for x in below if (leaf := table.leaf(x)) is not None}
+        numbers = [name + x.removeprefix(path) for x in inside if is_number(inside[x])]
+        texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
+        shown.append(f"{name} {_some([shortened(_short(x), 24) for x in texts], 2)}")
         is_module = captured is not None and captured.is_module
-        if is_module or any(leaf.dtype for leaf in inside.values()):
+        if is_module or any(x.dtype for x in inside.values()):
             passed.append(name)  # as a whole, such as a model
-        elif inside:
-            passed += [*inside][:3]  # of a configuration, its numbers
+        elif numbers:
+            passed += numbers[:3]  # of a configuration
+        # What is equal but for being made again has nothing that could be passed.
+        elif len(texts) > 1 and not is_optimiser(captured):
+            passed.append(name)
         else:
-            (passed if is_other else made).append(name)
+            made.append(name)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
 
 
-def _line_of_edit(table: Table, found: Object) -> Place | None:
-    """Where what differs is made, if that is known."""
+def _places_of_edit(table: Table, found: Object) -> list[Place]:
+    """The lines that make what differs, if they are known."""
     if found.kind == "function":
-        return table.rows[-1].event.function.place
-    leaf = found.leaves[-1]
-    return leaf.place if leaf is not None and found.kind == "callable" else None
+        places = [table.rows[-1].event.function.place]
+    else:
+        places = [x.place for x in found.leaves if x and found.kind == "callable"]
+    return list(dict.fromkeys(x for x in places if x is not None))

@@ -55,7 +55,6 @@ class guard(contextlib.ContextDecorator):
         self._key = None if f is None else _key(jitted_function(f).info)
         self._limit = max_traces
         self._warn = warn
-        self._counts: collections.Counter[Any] = collections.Counter()
 
     def _recreate_cm(self) -> "guard":
         # For each call of a decorated function, which may call itself.
@@ -65,46 +64,35 @@ class guard(contextlib.ContextDecorator):
         self._counts = collections.Counter[Any]()
         self._token = _active.set((*_active.get(), self))
         if self._limit is None:
-            watch(compiling=self._compiling)
+            watch(compiling=self._check)
         else:
-            watch(starting=self._starting)
+            watch(starting=self._check)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        unwatch(self._compiling if self._limit is None else self._starting)
+        unwatch(self._check)
         _active.reset(self._token)
 
-    def _is_mine(self, event: Event) -> bool:
-        return self._key in (None, _key(event.function)) and self in _active.get()
-
-    def _compiling(self, event: Event) -> None:
-        """Compare a program that is about to be compiled with those before it."""
-        if not self._is_mine(event):
-            return
-        reason = reason_of(event, history(event.function))
-        if reason.cause == AGAIN:
-            title = title_of(event.function)
-            text = f"{title} is compiled for a program that it had:{reason.edits}"
-            self._say(event, text)
-
-    def _starting(self, event: Event) -> None:
-        """Count a trace that is about to begin."""
+    def _check(self, event: Event) -> None:
+        """Refuse what is about to be compiled, or traced, if it is not to be."""
         key = _key(event.function)
-        if not self._is_mine(event) or self._limit is None:
+        if self not in _active.get() or self._key not in (None, key):
             return
         self._counts[key] += 1
-        if self._counts[key] > self._limit:
-            reason = reason_of(event, history(event.function))
-            limit = plural(self._limit, "time")
-            title = title_of(event.function)
-            where = show_place(line_of(event))
-            self._say(
-                event,
+        if self._limit is not None and self._counts[key] <= self._limit:
+            return
+        title = title_of(event.function)
+        reason = reason_of(event, history(event.function))
+        if self._limit is not None:
+            limit, where = plural(self._limit, "time"), show_place(line_of(event))
+            message = (
                 f"{title} may be traced at most {limit} here.\n"
-                f"  {reason.cause}, at {where}{reason.edits}",
+                f"  {reason.cause}, at {where}{reason.edits}"
             )
-
-    def _say(self, event: Event, message: str) -> None:
+        elif reason.cause == AGAIN:
+            message = f"{title} is compiled for a program that it had:{reason.edits}"
+        else:
+            return
         if not self._warn:
             raise RetraceError(message)
         file, line = event.frames[0][:2] if event.frames else ("<unknown>", 1)

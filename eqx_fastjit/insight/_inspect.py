@@ -1,12 +1,12 @@
 """`inspect`: what a traced function consists of, by source line."""
 
 import collections
+import contextlib
 import dataclasses
 from collections import Counter
 from typing import Any
 
 from eqx_fastjit._blocking import has_host_callbacks
-from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import Place
 
 from ._constants import Constant, find_constants
@@ -14,7 +14,7 @@ from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
 from ._target import target
-from ._words import plural, show_bytes, show_place, table
+from ._words import listed, plural, show_bytes, show_place, table
 
 
 # XLA's names for what it needs memory for.
@@ -62,50 +62,48 @@ class Inspection:
     calls_back: bool = False
 
     def __str__(self) -> str:
-        tables = [self._lines(), self._loops(), self._constants(), self._memory()]
         title = f"{self.name}: {plural(self.equations, 'equation')}"
         if self.calls_back:
             refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
             title += f"\nIt calls back into Python: calls block{refused}"
+        lines = [
+            (
+                x.equations,
+                show_place(x.place),
+                listed(f"{k} {n}" for k, n in x.primitives),
+            )
+            for x in self.lines
+        ]
+        loops: list[Any] = []
+        for x in self.loops:
+            scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
+            loops.append((x.iterations, x.equations, show_place(x.place), scan))
+        constants = [
+            (show_bytes(x.bytes), x.name, x.type, show_place(x.place))
+            for x in self.constants
+        ]
+        memory = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
+        tables = [
+            table(
+                "Equations by source line",
+                ("equations", "line", "most frequent"),
+                lines,
+            ),
+            table(
+                "Unrolled Python loops (`jax.lax.scan` compiles the body once)",
+                ("iterations", "equations", "loop", "with scan"),
+                loops,
+            ),
+            table(
+                "Captured constants (large arrays compile faster as arguments)",
+                ("size", "name", "type", "used at"),
+                constants,
+            ),
+            table("Memory of a call, as XLA estimates it", ("what", "size"), memory),
+        ]
         return "\n\n".join([title, *filter(None, tables)])
 
     __repr__ = __str__
-
-    def _lines(self) -> str:
-        rows: list[Any] = []
-        for x in self.lines:
-            most = ", ".join(f"{name} {n}" for name, n in x.primitives)
-            rows.append((x.equations, show_place(x.place), most))
-        header = ("equations", "line", "most frequent")
-        return table("Equations by source line", header, rows)
-
-    def _loops(self) -> str:
-        rows: list[Any] = []
-        for x in self.loops:
-            scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
-            rows.append((x.iterations, x.equations, show_place(x.place), scan))
-        header = ("iterations", "equations", "loop", "with scan")
-        title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
-        return table(title, header, rows)
-
-    def _constants(self) -> str:
-        rows = [
-            (
-                show_bytes(x.bytes),
-                x.name,
-                x.type,
-                show_place(x.place),
-                ", ".join(x.folded),
-            )
-            for x in self.constants
-        ]
-        title = "Captured constants (large arrays compile faster as arguments)"
-        header = ("size", "name", "type", "used at", "XLA computes while it compiles")
-        return table(title, header, rows)
-
-    def _memory(self) -> str:
-        rows = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
-        return table("Memory of a call, as XLA estimates it", ("what", "size"), rows)
 
 
 def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspection:
@@ -133,13 +131,19 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
     it = target(f, args, kwargs)
     traced = it.jitted.trace(*it.args, **it.kwargs)
     scope = read_jaxpr(traced.jaxpr)
+    memory: dict[str, int] = {}
+    if compile:
+        compiled = traced.lower().compile()
+        with contextlib.suppress(Exception):  # not every backend has an estimate
+            stats = compiled.memory_analysis()
+            memory = {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
     return Inspection(
         it.name,
         scope.size,
         _lines(scope),
         find_loops(scope),
-        find_constants(scope, source_of(it.fun)),
-        _memory(traced.lower().compile()) if compile else {},
+        find_constants(scope, it.fun),
+        memory,
         has_host_callbacks(traced),
     )
 
@@ -155,11 +159,3 @@ def _lines(scope: Scope) -> tuple[LineCount, ...]:
         for place, c in lines.items()
     ]
     return tuple(sorted(counts, key=lambda x: (-x.equations, x.place)))
-
-
-def _memory(compiled: Any) -> dict[str, int]:
-    try:
-        stats = compiled.memory_analysis()
-        return {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
-    except Exception:  # not every backend has one
-        return {}

@@ -2,18 +2,24 @@
 
 Lines are written by the logger "eqx_fastjit". Each says which function was compiled, by
 which line of the program, why, which leaf was not as before, and how long it took. What
-takes long has a line while it is being compiled.
+takes long has a line while it is being compiled, as under the doctor.
 """
 
+import atexit
 import collections
+import contextlib
 import logging
 import os
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from eqx_fastjit import _facts
 
 from ._compare import AGAIN, CELL, FIRST, OUTSIDE, reason_of
 from ._events import Event, watch
 from ._file import Writer
-from ._late import SaysWhatIsLate
 from ._why import stages_of, title_of
 from ._words import listed, show_chain, show_seconds
 
@@ -24,6 +30,9 @@ _VARIABLE = "EQX_FASTJIT_LOG"
 # Differences that are shown in a line, and events that later ones are compared with.
 _SHOWN = 3
 _seen: collections.deque[Event] = collections.deque(maxlen=1000)
+# Seconds after which it is said what is still being compiled, once for each function;
+# and how often that is looked for.
+_LATE, _INTERVAL = 30.0, 1.0
 
 
 def log_from_environment() -> None:
@@ -50,7 +59,7 @@ def log_from_environment() -> None:
     logger.setLevel(logging.INFO)
     logger.propagate = False  # to a handler of the program that writes them again
     watch(_on_event)
-    SaysWhatIsLate(logger.info)
+    say_what_is_late(logger.info)
 
 
 def _on_event(event: Event) -> None:
@@ -78,3 +87,35 @@ def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
         text = f"compiled {name}{again}{ahead} in {cost}"
     why = listed(reason.texts, _SHOWN) or reason.cause
     return f"{text}, called at {show_chain(event.frames)}: {why}"
+
+
+def say_what_is_late(say: Callable[[str], None]) -> Callable[[], None]:
+    """From now on, say what has been compiling for long: it may hang.
+
+    **Returns:** a function that ends this.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        said: set[Any] = set()
+        while not over.wait(_INTERVAL):
+            innermost = list(_facts.compilations.values())
+            for fact in [x.outermost for x in innermost if x is not None]:
+                seconds, key = time.time() - fact.started, fact.function.key()
+                if seconds < _LATE or key in said or over.is_set():
+                    continue
+                said.add(key)
+                title, took = title_of(fact.function), show_seconds(round(seconds))
+                with contextlib.suppress(Exception):  # of the program's own stderr
+                    say(f"still compiling {title}, {took}")
+
+    def stop() -> None:
+        over.set()
+        thread.join(timeout=1.0)
+        atexit.unregister(stop)
+
+    thread = threading.Thread(target=look, name=__name__, daemon=True)
+    thread.start()
+    # A thread that prints while Python ends would end it otherwise.
+    atexit.register(stop)
+    return stop

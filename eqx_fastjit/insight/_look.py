@@ -8,7 +8,6 @@ import contextlib
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import call_back, is_callback, opened
-from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants
@@ -57,21 +56,15 @@ def look(event: Event, jaxpr: Any) -> Look:
         equations = (e for x in scope.distinct() for e in x.equations)
         out = out._replace(has_own_callbacks=any(map(_is_own_callback, equations)))
         if is_long:
-            found = find_constants(scope, _source(event))
-            large = (
+            source = None if event.is_outside else ENGINE.active().flat.source
+            function = function_in_jit() if event.is_outside else source and source()
+            found = find_constants(scope, function)
+            large = [
                 x for x in found if x.bytes >= _LARGE or x.seconds > _LEAST_SECONDS
-            )
-            rest = scope.size, tuple(large), find_loops(scope, outermost=True)
-            out = Look(*out[:2], *rest)
+            ]
+            loops = find_loops(scope, outermost=True)
+            out = Look(*out[:2], scope.size, tuple(large), loops)
     return out
-
-
-def _source(event: Event) -> Any:
-    """The Python function that is being compiled, if it is there."""
-    if event.is_outside:
-        return source_of(function_in_jit())
-    source = ENGINE.active().flat.source
-    return source and source()
 
 
 def _is_own_callback(equation: Equation) -> bool:

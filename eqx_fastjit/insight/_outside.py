@@ -9,7 +9,7 @@ import collections
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._programs import show_aval
 from ._rules import part_of, Row
-from ._why import line_of
 from ._words import listed, shortened
 
 
@@ -43,9 +42,9 @@ class Operation(NamedTuple):
     is_loop: bool = False
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
-    # The same object for all operations of one call that the user's line makes. In
-    # one, a library may load the arrays of a model, say.
-    call: Any = None
+    # For each of the user's functions, innermost first: what tells this call of it from
+    # others, and the instruction; and what tells the call that it makes there.
+    calls: tuple[tuple[Any, Any], ...] = ()
 
 
 def operation(jaxpr: Any) -> Operation:
@@ -55,15 +54,18 @@ def operation(jaxpr: Any) -> Operation:
     inner = opened(jaxpr)
     if inner is None:
         return Operation(is_making=is_making)
-    frames = (frame for frame, _ in stack)
-    called = [*itertools.takewhile(lambda x: not is_written_by_user(x.f_code), frames)]
+    calls = [
+        ((_marked(frame), frame.f_lasti), _marked(called))
+        for (called, _), (frame, _) in itertools.pairwise(stack)
+        if is_written_by_user(frame.f_code)
+    ]
     operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
     return Operation(
         _listed(operands),
         _listed(results),
         any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
         is_making,
-        _marked(called[-1]),
+        tuple(calls),
     )
 
 
@@ -96,37 +98,51 @@ def operation_rows(
     events: Iterable[Event], seen: Callable[[Event], Operation]
 ) -> list[tuple[Row, list[Event]]]:
     """What functions of the user's compile again and again, and what is spared."""
-    lines: dict[Any, list[Event]] = collections.defaultdict(list)
+    paths: dict[Any, list[Event]] = collections.defaultdict(list)
     for event in events:
-        place = _caller(event)
-        if place is not None and not seen(event).is_making:
-            lines[place, event.function.name].append(event)
-    functions: dict[Any, list[list[Event]]] = collections.defaultdict(list)
-    for (place, _), found in lines.items():
-        if len({seen(e).call for e in found}) >= _LEAST:
-            functions[place.file, place.function].append(found)
-    out: list[tuple[Row, list[Event]]] = []
-    for (_, function), found in functions.items():
-        # Of each, the first is needed.
-        found.sort(key=lambda x: -sum(e.seconds for e in x[1:]))
-        again = [e for x in found for e in x[1:]]
-        out.append((_row(function, found, again, seen), again))
-    return out
+        if event.frames and not seen(event).is_making:
+            paths[event.frames, event.function.name].append(event)
+    lines: dict[Any, list[Event]] = collections.defaultdict(list)
+    calls: dict[Any, set[Any]] = collections.defaultdict(set)
+    for (frames, name), found in paths.items():
+        level = _repeated(frames, [seen(e).calls for e in found])
+        key = frames[level], frames[0], name
+        lines[key] += found
+        calls[key].update(seen(e).calls[level:][:1] for e in found)
+    functions: dict[Any, list[tuple[Place, list[Event]]]] = {}
+    for key, found in lines.items():
+        place = key[0]
+        if len(calls[key]) >= _LEAST:
+            own = functions.setdefault((place.file, place.function), [])
+            own.append((place, found))
+    return [_row(found, seen) for found in functions.values()]
 
 
-def _caller(event: Event) -> Place | None:
-    """The user's line, or that which calls a model of the user's."""
-    frames = (x for x in event.frames if not x.function.endswith(".__call__"))
-    return next(frames, line_of(event))
+def _repeated(frames: Sequence[Place], calls: Sequence[tuple[Any, ...]]) -> int:
+    """Which of the user's functions repeats what it calls; else the innermost.
+
+    That is the innermost of which one call has made several: with the loop around a
+    function of the user's, rather than the lines in it. A model is as one of them.
+    """
+    levels = [i for i, x in enumerate(frames) if not x.function.endswith(".__call__")]
+    for i in levels:
+        own = {x[i] for x in calls if i < len(x)}
+        if len(own) > len({function for function, _ in own}):
+            return i
+    return next(iter(levels), 0)
 
 
 def _row(
-    function: str,
-    found: list[list[Event]],
-    again: list[Event],
-    seen: Callable[[Event], Operation],
-) -> Row:
-    main = found[0]
+    found: list[tuple[Place, list[Event]]], seen: Callable[[Event], Operation]
+) -> tuple[Row, list[Event]]:
+    """The row of a function, by its lines. Of each operation, the first is needed."""
+    found.sort(key=lambda x: -sum(e.seconds for e in x[1][1:]))
+    again = [e for _, x in found for e in x[1:]]
+    costs = collections.Counter[Place]()
+    for place, events in found:
+        costs[place] += sum(e.seconds for e in events)  # pyright: ignore
+    line = max(costs, key=lambda x: costs[x])
+    main = found[0][1]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
@@ -135,19 +151,20 @@ def _row(
         values = tuple(dict.fromkeys(seen(e).results for e in main))
     saves = sum(e.seconds for e in again)
     facts = {
-        "operations": listed((x[0].function.name for x in found), 2),
+        "operations": listed((x[0].function.name for _, x in found), 2),
         "values": ", ".join([*(shortened(x, 40) for x in values[:2]), "..."]),
     }
     rule = "eager-function" if is_same else "eager"
     fields: Any = {"values": values, "count": len(again), "other_data": not is_same}
     part = part_of(rule, facts, saves=saves, gain=saves, **fields)
-    return Row(
-        function.rpartition("<locals>.")[2],
+    row = Row(
+        line.function.rpartition("<locals>.")[2],
         (part,),
-        _caller(main[0]),
-        seconds=sum(e.seconds for x in found for e in x),
+        line,
+        seconds=sum(e.seconds for _, x in found for e in x),
         saves=saves,
         other_data=0.0 if is_same else saves,
-        compilations=sum(map(len, found)),
-        programs=len({program_key(e) for x in found for e in x}),
+        compilations=sum(len(x) for _, x in found),
+        programs=len({program_key(e) for _, x in found for e in x}),
     )
+    return row, again

@@ -3,13 +3,14 @@
 # Of JAX's functions not all have types. A jitted function is called in other ways than
 # a user calls it.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownVariableType=false
 
 import collections
 import dataclasses
 import functools
 import importlib.util
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,17 @@ from eqx_fastjit._jit import filter_jit
 from ._equations import JAX
 from ._events import history
 from ._target import target
-from ._timing import time_call, time_calls, Timing
 from ._words import show_place, show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
 # Seconds that the rounds of timing take, but for slow calls.
 TIMING_SECONDS = 4.0
+# A round has several calls of one kind: a call that follows one of another kind takes
+# longer, by a different amount for each kind.
+_ROUND_SECONDS = 1e-3
+_MOST_CALLS = 200
+LEAST_ROUNDS, _MOST_ROUNDS = 3, 100
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
 # The share of all samples from which on a frame is shown.
@@ -40,6 +45,28 @@ _LEAST_SHARE = 0.02
 _LONG_COMPILATION = 8.0
 # The share of a call, or of a program, from which on a saving matters.
 MATTERS = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """A call, in seconds: medians over the rounds."""
+
+    # Until the call returns.
+    returns: float
+    # Until its result is ready.
+    ready: float
+    # The latter in each round, in the mean over its calls.
+    rounds: tuple[float, ...]
+
+    def saves_over(self, other: "Timing") -> tuple[float, float]:
+        """By how much a call is shorter than another, and how exact that is.
+
+        **Returns:** the median over rounds, and about its 95% confidence interval:
+        interquartile range over the square root of the number of rounds.
+        """
+        saved = [b - a for a, b in zip(self.rounds, other.rounds, strict=True)]
+        low, median, high = statistics.quantiles(saved, n=4, method="inclusive")
+        return median, (high - low) / len(saved) ** 0.5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -116,7 +143,7 @@ def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
             end = time.perf_counter() + _SAMPLING_SECONDS
             while time.perf_counter() < end:
                 jax.block_until_ready(call())
-        found.append(_below(profiler.last_session, ["warm calls", name]))
+        found.append(_below(profiler.last_session, "warm calls", name))
     return functools.reduce(lambda a, b: type(a).combine(a, b), found)
 
 
@@ -126,7 +153,7 @@ def contenders(
     """Warm calls of a function, jitted in each way."""
     jitted = filter_jit(fun)
     ours = functools.partial(jitted, *args, **kwargs)
-    _, first = time_call(ours)
+    time_call(ours)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     function = jitted._function
     _, specialization, arrays = function.specialization_for(
@@ -140,10 +167,9 @@ def contenders(
         return specialization.jitted(*arrays), result
 
     out: dict[str, Callable[[], Any]] = {OURS: ours, FLAT: flat}
-    # It may have been compiled before.
-    events = history(function.info)
-    known = [e.seconds for e in events if e.function is function.info]
-    if max(first, *known, 0.0) < _LONG_COMPILATION:
+    # Now, or before.
+    took = max((e.seconds for e in history(function.info)), default=0.0)
+    if took < _LONG_COMPILATION:
         out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
         time_call(out[EQUINOX])
     return out
@@ -162,8 +188,8 @@ def _conclusion(timings: dict[str, Timing]) -> str:
             f"than {show_seconds(_LONG_COMPILATION)}."
         )
     theirs = timings[EQUINOX]
-    _, noise = ours.saves_over(theirs)
-    saving = max(0.0, theirs.ready - ours.ready)
+    saving, noise = ours.saves_over(theirs)
+    saving = max(0.0, saving)
     is_little = saving < MATTERS * theirs.ready or saving <= noise
     return (
         f"{begin}, and `equinox.filter_jit` {show_seconds(theirs.ready)}: it saves "
@@ -173,27 +199,68 @@ def _conclusion(timings: dict[str, Timing]) -> str:
     )
 
 
+# --- timing, in interleaved rounds, so that what disturbs one disturbs all ------------
+
+
+def time_calls(
+    calls: dict[str, Callable[[], Any]], seconds: float
+) -> dict[str, Timing]:
+    """Time calls that have been compiled.
+
+    **Arguments:**
+
+    - `calls`: by name. Each is made until its result is ready before the next begins.
+    - `seconds`: how long to go on, but for the least number of rounds.
+    """
+    counts: dict[str, int] = {}
+    for name, call in calls.items():
+        n = int(_ROUND_SECONDS / max(time_call(call)[1], 1e-9))
+        counts[name] = max(1, min(_MOST_CALLS, n))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    for done in range(_MOST_ROUNDS):
+        if done >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
+        for name, call in calls.items():
+            found[name].append(time_call(call, counts[name]))
+    out: dict[str, Timing] = {}
+    for name, rounds in found.items():
+        returns, ready = zip(*rounds, strict=True)
+        out[name] = Timing(statistics.median(returns), statistics.median(ready), ready)
+    return out
+
+
+def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
+    """Seconds until a call returns, and until its result is ready."""
+    clock, block = time.perf_counter, jax.block_until_ready
+    returns = ready = 0.0
+    for _ in range(n):
+        start = clock()
+        out = call()
+        returned = clock()
+        block(out)
+        returns += returned - start
+        ready += clock() - start
+    return returns / n, ready / n
+
+
 # --- pyinstrument ---------------------------------------------------------------------
 
 
 # Frames of these are none of the program's.
-_OWN = tuple(str(Path(__file__).parents[1] / name) for name in ("cli", "insight"))
+_HERE = Path(__file__).parents[1]
+_OWN = (str(_HERE / "cli"), str(_HERE / "insight"), "<frozen runpy")
 
 
-def _below(session: Any, names: list[str]) -> Any:
+def _below(session: Any, *names: str) -> Any:
     """A session with the frames below those of this library, under other names."""
-    top = [f"{name}\0\0000" for name in names]  # as pyinstrument writes a frame
     records: list[Any] = []
     for stack, seconds in session.frame_records:
-        files = [frame.split("\0")[1] for frame in stack]
-        own = (i for i, file in enumerate(files) if file.startswith(_OWN))
-        begins = next(own, 0)
-        rest = [
-            frame
-            for frame, file in list(zip(stack, files, strict=True))[begins:]
-            if not file.startswith((*_OWN, "<frozen runpy"))
-        ]
-        records.append(([*top, *rest], seconds))
+        is_own = [frame.split("\0")[1].startswith(_OWN) for frame in stack]
+        begins = is_own.index(True) if True in is_own else 0
+        rest = [x for x, own in zip(stack, is_own, strict=True) if not own][begins:]
+        # As pyinstrument writes a frame.
+        records.append(([*(f"{name}\0\0000" for name in names), *rest], seconds))
     session.frame_records = records
     return session
 
@@ -205,13 +272,13 @@ _JITTING = (
 )
 
 
-def of_program(session: Any) -> tuple[Any, dict[str, float]]:
+def of_program(session: Any) -> tuple[Any, str]:
     """A session without the frames of the command that ran the program.
 
-    **Returns:** the session, in which operations outside of jit are marked, and the
-    seconds of these by the function of the user's that calls them, the most first.
+    **Returns:** the session, in which operations outside of jit are marked, and a
+    sentence on these, if there are any.
     """
-    found: collections.Counter[str] = collections.Counter()
+    found = collections.Counter[str]()
     for stack, seconds in session.frame_records:
         i = _operation_at(stack)
         if i is not None:
@@ -220,7 +287,11 @@ def of_program(session: Any) -> tuple[Any, dict[str, float]]:
             function, file, line, *_ = stack[i - 1].split("\0")
             place = show_place(Place(file, int(line.partition("\x01")[0]), function))
             found[f"{function} ({place})"] += seconds  # pyright: ignore
-    return _below(session, ["the program"]), dict(found.most_common())
+    text = ""
+    for most, _ in found.most_common(1):
+        took = show_seconds(found.total())
+        text = f"Operations outside of jit took about {took}, most of it in {most}."
+    return _below(session, "the program"), text
 
 
 _READS = ("_value", "block_until_ready", "device_get", "item", "__float__")

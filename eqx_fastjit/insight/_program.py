@@ -6,7 +6,6 @@ Nothing here imports JAX before the program does.
 # Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false
 
-import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -49,11 +48,9 @@ class ProgramProfile:
         from eqx_fastjit._jit import JitWrapped
 
         from ._device import Device
-        from ._waits import Waits
 
-        until = self._until = contextlib.ExitStack()
-        self._device = until.enter_context(Device())
-        until.enter_context(Waits(self._device.waited))
+        self._device = Device()
+        self._device.__enter__()
         jitted_type: Any = JitWrapped
         call, all_called = jitted_type.__call__, self._called
 
@@ -69,7 +66,8 @@ class ProgramProfile:
             return call(jitted, *args, **kwargs)
 
         jitted_type.__call__ = counted
-        until.callback(delattr, jitted_type, "__call__")  # what it inherits is back
+        # What it inherits is back.
+        self._device.callback(delattr, jitted_type, "__call__")
 
     def report(self) -> str:
         """What the program, which is over, spent its time on.
@@ -83,7 +81,7 @@ class ProgramProfile:
         from ._profile import MATTERS, of_program, tree_text
         from ._why import title_of
 
-        self._until.close()
+        self._device.close()
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
         total, rows = 0.0, []
         for i, x in enumerate(ranked):
@@ -103,16 +101,8 @@ class ProgramProfile:
         )
         calls = table("Jitted functions", header, rows)
         tree, outside = of_program(session)
-        texts: list[str] = []
-        if outside:
-            spent = show_seconds(sum(outside.values()))
-            most = next(iter(outside))
-            texts.append(
-                f"Operations outside of jit took about {spent}, most of it in {most}."
-            )
-        if use := self._device.use():
-            texts.append(str(use))
-        last = ["\n".join(wrapped(text)) for text in (*texts, conclusion)]
+        texts = filter(None, (outside, self._device.use(), conclusion))
+        last = ["\n".join(wrapped(str(text))) for text in texts]
         return "\n\n".join([tree_text(tree), calls, *last])
 
 
@@ -121,8 +111,7 @@ def _measured(called: _Called) -> tuple[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from ._profile import contenders, EQUINOX, OURS, TIMING_SECONDS
-    from ._timing import time_calls
+    from ._profile import contenders, EQUINOX, OURS, time_calls, TIMING_SECONDS
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated

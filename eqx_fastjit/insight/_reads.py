@@ -37,14 +37,34 @@ class Path(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A value that a function reads."""
+    """Where a function reads a value."""
 
     path: Path
-    function: types.FunctionType
-    value: Any
     place: Place
+    function: weakref.ref[types.FunctionType]
     # Of the arguments, those that are plain objects.
     arguments: Mapping[str, Any]
+
+    def value(self, but_last: int = 0) -> Any:
+        """What would be read now, but for the last steps; `MISSING` if that is gone."""
+        function, (space, name, steps) = self.function(), self.path
+        value: Any = MISSING
+        if space == "argument":
+            value = self.arguments.get(name, MISSING)
+        elif function is not None and space == "global":
+            value = function.__globals__.get(name, MISSING)
+        elif function is not None and name in function.__code__.co_freevars:
+            i = function.__code__.co_freevars.index(name)
+            with contextlib.suppress(ValueError):  # the cell is empty
+                value = (function.__closure__ or ())[i].cell_contents
+        for step in steps[: len(steps) - but_last]:
+            if isinstance(step, tuple):
+                value = value.get(step[0], MISSING) if type(value) is dict else MISSING
+            elif isinstance(value, types.ModuleType) and not _is_users(value):
+                value = MISSING
+            elif value is not MISSING:
+                value = inspect.getattr_static(value, step, MISSING)
+        return value
 
 
 def is_plain(x: Any) -> bool:
@@ -59,55 +79,28 @@ def reads_of(
 ) -> Iterator[Read]:
     """What a function, and the user's functions that it calls, read.
 
-    Of arguments, only what is in the given ones.
+    Of arguments, only what is in the given ones, which are plain objects.
     """
     function = source_of(function)
     if function is None or not is_users(function.__code__.co_filename):
         return
-    code, arguments = function.__code__, arguments or {}
+    code, known = function.__code__, weakref.ref(function)
     for path, line in sorted(_paths(code).items(), key=str):
-        value = value_at(path, function, arguments)
-        if value is MISSING:
-            continue
         place = Place(code.co_filename, line, code.co_qualname)
-        yield Read(path, function, value, place, arguments)
-        owner = value_at(path._replace(steps=path.steps[:-1]), function, arguments)
-        if depth > 0 and _is_method(value, owner, path.steps):
-            name = value.__code__.co_varnames[:1]  # `self`
+        read = Read(path, place, known, arguments or {})
+        value = read.value()
+        if value is not MISSING:
+            yield read
+        if depth == 0 or not isinstance(value, Callable):
+            continue
+        owner = read.value(but_last=1) if path.steps else None
+        inside: Any = {}
+        if is_plain(owner) and isinstance(value, types.FunctionType):
+            found = inspect.getattr_static(type(owner), value.__name__, None)
+            name = value.__code__.co_varnames[: found is value]  # `self` of a method
             inside = weakref.WeakValueDictionary(dict.fromkeys(name, owner))
+        if inside or path.space != "argument":
             yield from reads_of(value, inside, depth - 1)
-        elif depth > 0 and isinstance(value, Callable) and path.space != "argument":
-            yield from reads_of(value, None, depth - 1)
-
-
-def _is_method(value: Any, owner: Any, steps: tuple[Any, ...]) -> bool:
-    """Whether it is a method of a plain object."""
-    if not isinstance(value, types.FunctionType) or not steps or not is_plain(owner):
-        return False
-    return inspect.getattr_static(type(owner), str(steps[-1]), None) is value
-
-
-def value_at(
-    path: Path, function: types.FunctionType | None, arguments: Mapping[str, Any]
-) -> Any:
-    """What a function would read now; `MISSING` if that is not there."""
-    value: Any = MISSING
-    if path.space == "argument":
-        value = arguments.get(path.name, MISSING)
-    elif function is not None and path.space == "global":
-        value = function.__globals__.get(path.name, MISSING)
-    elif function is not None and path.name in function.__code__.co_freevars:
-        i = function.__code__.co_freevars.index(path.name)
-        with contextlib.suppress(ValueError):  # the cell is empty
-            value = (function.__closure__ or ())[i].cell_contents
-    for step in path.steps:
-        if isinstance(step, tuple):
-            value = value.get(step[0], MISSING) if type(value) is dict else MISSING
-        elif isinstance(value, types.ModuleType) and not _is_users(value):
-            value = MISSING
-        elif value is not MISSING:
-            value = inspect.getattr_static(value, step, MISSING)
-    return value
 
 
 def _is_users(module: types.ModuleType) -> bool:
@@ -128,32 +121,33 @@ def _paths(code: types.CodeType) -> dict[Path, int]:
     key: Any = MISSING
     line = code.co_firstlineno
     for i in dis.get_instructions(code):
-        name = i.opname
+        name, step = i.opname, None
         line = (i.positions and i.positions.lineno) or line
+        is_item = name in ("BINARY_SUBSCR", "STORE_SUBSCR") or i.argrepr == "[]"
         if (space := _SPACES.get(name)) or "LOAD_FAST" in name:
             # One instruction may load two variables; the last is on top.
             top = i.argval[-1] if isinstance(i.argval, tuple) else i.argval
             path, key = Path(space or "argument", top), MISSING
+            read.setdefault(path, line)
+            continue
         elif name in ("STORE_GLOBAL", "STORE_DEREF"):
             written.add(Path("global" if "GLOBAL" in name else "cell", i.argval))
-            path = None
-        elif path is None or name in ("CACHE", "NOP", "PUSH_NULL", "EXTENDED_ARG"):
+        elif path is None or name in ("NOP", "PUSH_NULL", "EXTENDED_ARG"):
             continue
         elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
             key = i.argval
             continue
-        elif name in ("LOAD_ATTR", "LOAD_METHOD") and key is MISSING:
-            path = path._replace(steps=(*path.steps, i.argval))
-        elif _is_item(i) and isinstance(key, str | int):
-            path, key = path._replace(steps=(*path.steps, (key,))), MISSING
-        else:
-            if name == "STORE_ATTR":
-                written.add(path._replace(steps=(*path.steps, i.argval)))
-            elif name == "STORE_SUBSCR" and isinstance(key, str | int):
-                written.add(path._replace(steps=(*path.steps, (key,))))
-            # `x.n += 1` copies `x` first, and so is no path.
+        elif name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and key is MISSING:
+            step = i.argval
+        elif is_item and isinstance(key, str | int):
+            step = (key,)
+        # `x.n += 1` copies `x` first, and so is no path.
+        path = path and step and path._replace(steps=(*path.steps, step))
+        key = MISSING
+        if path is not None and "STORE" in name:
+            written.add(path)
             path = None
-        if path is not None:
+        elif path is not None:
             read.setdefault(path, line)
     for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
         inside = _paths(inner).items()
@@ -162,12 +156,6 @@ def _paths(code: types.CodeType) -> dict[Path, int]:
 
 
 _SPACES = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "LOAD_DEREF": "cell"}
-
-
-def _is_item(instruction: dis.Instruction) -> bool:
-    return instruction.opname == "BINARY_SUBSCR" or (
-        instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"
-    )
 
 
 def _begins(path: Path, with_: Path) -> bool:

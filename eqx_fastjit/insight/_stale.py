@@ -6,11 +6,11 @@ that these change. It is a finding only if such a trace is called again.
 """
 
 import collections
-import dataclasses
+import contextlib
 import types
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from eqx_fastjit._texts import describe_static
 
 from ._describe import describe, Leaf
 from ._events import Event
-from ._reads import is_plain, MISSING, Read, reads_of, value_at
+from ._reads import is_plain, MISSING, Read, reads_of
 from ._rules import part_of, Row
 from ._why import line_of, name_of
 
@@ -32,43 +32,34 @@ _VALUES = (bool, int, float, complex, str, bytes, type(None))
 _MAX_BYTES = 4096
 
 
-class _Value:
-    """A value as it was after a trace. It keeps no array alive, and no function."""
+class _Value(NamedTuple):
+    """A value as it was after a trace. It keeps no array alive."""
 
-    def __init__(self, read: Read):
-        self.path, self.place = read.path, read.place
-        self._function: Any = weakref.ref(read.function)
-        self._arguments = read.arguments
-        self.text = describe_static(read.value)
-        self._is_array = isinstance(read.value, jax.Array)
-        self._then = weakref.ref(read.value) if self._is_array else _content(read.value)
-
-    def now(self) -> Any:
-        """The value now, or `MISSING` if it is the same, or gone."""
-        found = value_at(self.path, self._function(), self._arguments)
-        if self._is_array:
-            return MISSING if found is self._then() else found
-        then, now = self._then, _content(found)
-        is_same = now is then or (type(now), now) == (type(then), then)
-        return MISSING if is_same else found
+    read: Read
+    text: str
+    # Whether another one is the same.
+    is_same: Callable[[Any], bool]
 
 
-def _content(value: Any) -> Any:
-    """What is compared of a value: all of a NumPy array, which may be written to."""
-    return state_of(value) if isinstance(value, np.ndarray) else value
-
-
-def _is_compared(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.nbytes <= _MAX_BYTES and not value.dtype.hasobject
-    return isinstance(value, jax.Array) or type(value) in _VALUES
+def _same_as(value: Any) -> Callable[[Any], bool] | None:
+    """Whether another value is the same; `None` if that cannot be known."""
+    if isinstance(value, jax.Array):
+        array = weakref.ref(value)
+        return lambda x: x is array()
+    if isinstance(value, np.ndarray):  # which may be written to
+        if value.nbytes > _MAX_BYTES or value.dtype.hasobject:
+            return None
+        state = state_of(value)
+        return lambda x: isinstance(x, np.ndarray) and state_of(x) == state
+    if type(value) not in _VALUES:
+        return None
+    return lambda x: x is value or (type(x), x) == (type(value), value)
 
 
 # --- traces and calls -----------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class _Trace:
+class _Trace(NamedTuple):
     """What one trace of a function has read."""
 
     event: Event
@@ -82,11 +73,9 @@ class StaleValues:
 
     def __init__(self) -> None:
         # By what JAX traces, which is kept as long as its specialization.
-        self._traces: weakref.WeakKeyDictionary[Any, list[_Trace]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._traces = weakref.WeakKeyDictionary[Any, list[_Trace]]()
         # What functions that are a part of a trace have read, by the event of that.
-        self._parts: dict[int, list[_Value]] = collections.defaultdict(list)
+        self._parts = collections.defaultdict[int, list[_Value]](list)
         self._found: dict[Any, Row] = {}
 
     def on_event(self, event: Event) -> None:
@@ -95,10 +84,12 @@ class StaleValues:
         if specialization is None or not event.traced or event.failed:
             return
         flat = specialization.flat
-        source = flat.source and flat.source()
-        arguments = _plain_arguments(flat)
-        reads = reads_of(source, arguments)
-        values = [_Value(x) for x in reads if _is_compared(x.value)]
+        reads = reads_of(flat.source and flat.source(), _plain_arguments(flat))
+        values = [
+            _Value(read, describe_static(x), is_same)
+            for read, x in ((read, read.value()) for read in reads)
+            if (is_same := _same_as(x))
+        ]
         values += self._parts.pop(event.number, [])
         if event.inside is not None:
             self._parts[event.inside] += values
@@ -116,21 +107,19 @@ class StaleValues:
         """
         for trace in self._traces.get(flat, ()):
             for value in trace.values:
-                if (now := value.now()) is MISSING:
+                now = value.read.value()
+                if now is MISSING or value.is_same(now):
                     continue
-                key = trace.event.function.key(), str(value.path)
-                if key not in self._found and _is_for(trace, arrays):
+                key = trace.event.function.key(), str(value.read.path)
+                if key in self._found:
+                    continue
+                leaves = describe([(str(i), x) for i, x in enumerate(arrays)])
+                if _shapes(leaves) == trace.shapes:  # others have a trace of their own
                     self._found[key] = _row(trace.event, value, now)
 
     def found(self) -> list[Row]:
         """The values that changed before a call that did not see it."""
         return list(self._found.values())
-
-
-def _is_for(trace: _Trace, arrays: Sequence[Any]) -> bool:
-    """Whether a call with these arrays uses a trace: it has the same shapes."""
-    leaves = describe([(str(i), x) for i, x in enumerate(arrays)])
-    return _shapes(leaves) == trace.shapes
 
 
 def _shapes(leaves: Sequence[Leaf]) -> list[Any]:
@@ -139,12 +128,10 @@ def _shapes(leaves: Sequence[Leaf]) -> list[Any]:
 
 def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     """The arguments that are compared by identity, whatever their attributes are."""
-    function, structure = flat.function(), flat.structure
-    try:
-        values = structure.rebuild([None] * structure.leaves.count(DYNAMIC))
-        arguments = dict(function.arguments_of(values))
-    except Exception:  # of a class that is not built of `None`
-        return {}
+    arguments: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # of a class that is not built of `None`
+        values = flat.structure.rebuild([None] * flat.structure.leaves.count(DYNAMIC))
+        arguments |= flat.function().arguments_of(values)
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
@@ -154,13 +141,13 @@ def _plain_arguments(flat: Any) -> Mapping[str, Any]:
 
 def _row(event: Event, value: _Value, now: Any) -> Row:
     new = describe_static(now)
-    path, name = str(value.path), name_of(event.function)
+    path, name = str(value.read.path), name_of(event.function)
     last = f"another {new}" if new == value.text else new
     part = part_of(
         "stale-value",
         {"path": path, "first": value.text, "last": last, "function": name},
         path=path,
         values=(value.text, new),
-        line=value.place,
+        line=value.read.place,
     )
     return Row(name, (part,), line_of(event) or event.function.place)

@@ -52,7 +52,8 @@ class Wait:
     seconds: float = 0.0
     # How often it was evaluated, also if there was nothing to wait for.
     reads: int = 0
-    # Whether it is no single number with a fraction, and may decide what follows.
+    # Whether it is no single number with a fraction, such as a loss, and so may decide
+    # what follows.
     decides: bool = False
 
 
@@ -98,18 +99,19 @@ class Waits(contextlib.ExitStack):
             return sorted(self._found.values(), key=lambda wait: -wait.seconds)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        here, clock = _here, time.perf_counter
+        clock = time.perf_counter
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
-            if here.inside or others:
+            if _here.inside or others:
                 return function(*args, **kwargs)
-            here.inside, start = True, clock()
+            start = clock()
             try:
-                return function(*args, **kwargs)
+                with unseen():
+                    return function(*args, **kwargs)
             finally:
-                here.inside, end = False, clock()
+                end = clock()
                 if end - start >= _SHORTEST or kind != "blocks":
                     self._note(end - start, end, kind, args)
 
@@ -125,10 +127,10 @@ class Waits(contextlib.ExitStack):
         while not _is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
-            if frame.f_code is Function.complete_call.__code__ and _has_to(
-                frame.f_locals
-            ):
-                blocks = HAS_TO_BLOCK
+            if frame.f_code is Function.complete_call.__code__:
+                call = frame.f_locals  # by what the engine knows
+                if call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS:
+                    blocks = HAS_TO_BLOCK
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
@@ -137,7 +139,10 @@ class Waits(contextlib.ExitStack):
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             what = blocks
         has_waited = seconds >= _SHORTEST
-        decides = kind != "blocks" and _decides(args)
+        x: Any = args[0] if args else None
+        is_single = getattr(x, "size", 0) == 1
+        is_number = is_single and jax.numpy.issubdtype(x.dtype, np.inexact)
+        decides = kind != "blocks" and not is_number
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.reads += 1
@@ -146,18 +151,6 @@ class Waits(contextlib.ExitStack):
             wait.seconds += has_waited * seconds
         if has_waited and what != HAS_TO_BLOCK and not decides:
             self._noticed(seconds, ended)
-
-
-def _decides(arguments: Sequence[Any]) -> bool:
-    """Whether what is read is no single number with a fraction, such as a loss."""
-    x: Any = arguments[0] if arguments else None
-    is_single = getattr(x, "size", 0) == 1
-    return not (is_single and jax.numpy.issubdtype(x.dtype, np.inexact))
-
-
-def _has_to(call: dict[str, Any]) -> bool:
-    """Whether a call waits for its results in any case, by what the engine knows."""
-    return call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS > 0
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)

@@ -40,9 +40,8 @@ class Watch:
         self.looks: dict[int, Any] = {}
         self._before: list[Any] = []
         self.notes: list[str] = []
-        self._waits: Any = None
+        # Of a program that has imported JAX.
         self._device: Any = None
-        self._late: Any = None
         self._stale: Any = None
 
     def jax_imported(self) -> None:
@@ -50,22 +49,20 @@ class Watch:
         global _current
         _current = self
         from ._device import Device
-        from ._events import history, watch
-        from ._late import SaysWhatIsLate
+        from ._events import history, unwatch, watch
+        from ._log import say_what_is_late
         from ._stale import StaleValues
-        from ._waits import Waits
 
         # Now, as the program may clear the caches that tell of it.
         self._before = history()
         self._stale = StaleValues()
-        self._device = Device(self._stale.on_call)
-        self._waits = Waits(self._device.waited)
-        self._waits.__enter__()
         watch(self._on_event)
         # The last to be told of a compilation: what the others do then is a part of it.
-        self._device.__enter__()
-        self._late = SaysWhatIsLate(self._say)
-        self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
+        self._device = Device(self._stale.on_call).__enter__()
+        self._device.callback(unwatch, self._on_event)
+        self._device.callback(say_what_is_late(self._say))
+        missing = self._device.waits.missing
+        self.notes += [f"Waits in {name} are not seen." for name in missing]
 
     def _say(self, line: str) -> None:
         print(f"eqx-fastjit: {line}", file=sys.stderr, flush=True)
@@ -81,17 +78,12 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         global _current
-        _current = None
         self.seconds = time.time() - self.started
-        if self._waits is None:
+        if _current is not self:
             self.notes.append("The program did not import JAX.")
-            return
-        from ._events import unwatch
-
-        self._late.stop()
+            self.jax_imported()
         self._device.close()
-        self._waits.close()
-        unwatch(self._on_event)
+        _current = None
 
     def report(
         self, program: str, exit_code: int | None, least: float | None = None
@@ -109,10 +101,10 @@ class Watch:
             tuple(self.events),
             before=self._before,
             imports=tuple(self.imports),
-            waits=self._waits.found() if self._waits is not None else (),
-            stale=self._stale.found() if self._stale is not None else (),
+            waits=self._device.waits.found(),
+            stale=self._stale.found(),
             looks=self.looks,
-            device=self._device.use() if self._device is not None else None,
+            device=self._device.use(),
             cpu_seconds=time.process_time() - self._cpu,
             notes=self.notes,
         )

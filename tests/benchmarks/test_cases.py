@@ -1,4 +1,4 @@
-"""Every case is built, and its contenders compute the same.
+"""Every case and whole program is built, and contenders compute the same.
 
 Promise 42 of docs/reliability.md.
 """
@@ -6,9 +6,11 @@ Promise 42 of docs/reliability.md.
 import jax
 import pytest
 
+import eqx_fastjit
 from benchmarks import suite
 from benchmarks.case import CASES, CONTENDERS
 from benchmarks.cases import choose, GROUPS, UnknownCase
+from benchmarks.programs import PROGRAMS
 from benchmarks.timing import check_equal, OutputsDiffer
 
 
@@ -46,6 +48,14 @@ def test_contenders_of_a_case_agree(name):
         call()
     # Otherwise the benchmark would time a compilation.
     assert (_compilations() > before) == found.first
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_computes_the_same_with_eqx_fastjit(name):
+    expected = PROGRAMS[name](5)
+    eqx_fastjit.install()
+    assert PROGRAMS[name](5) == pytest.approx(expected, rel=1e-4)
+    assert PROGRAMS[name].__doc__
 
 
 def test_contenders_are_known_and_groups_have_cases():

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from benchmarks import pages, plot, results_file, table
+from benchmarks import pages, plot, results_file, table, whole
 from benchmarks.results_file import dumps, new_results
 from benchmarks.timing import Interval
+from scripts import startup
 
 
 pytestmark = pytest.mark.one_engine
@@ -92,6 +93,19 @@ def test_tables_in_markdown(results):
     text = pages.everything(results, ["table", "first", "steps"])
     assert "### Table" in text and "### First" in text and "Steps" not in text
     assert "A\\|CPU, 2 cores" in text
+
+
+def test_tables_of_whole_programs(results):
+    seconds = {"eqx": [4.0] * 8, "ours": [2.0] * 8}
+    entry = {"title": "a program", "seconds": seconds}
+    more = {"title": "more", "seconds": {x: y * 2 for x, y in seconds.items()}}
+    text = squeezed(whole.markdown({**results, "programs": [entry, more]}))
+    assert "| a program | 4.00 | 2.00 | **0.50" in text
+    assert "8 pairs of each program. Made by" in text
+    seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
+    entry = {"name": "f", "seconds": seconds, "calls": [0.9, 1.0, 3.0]}
+    text = squeezed(startup.markdown({**results, "programs": [entry]}))
+    assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text
 
 
 def test_figures(results, tmp_path):

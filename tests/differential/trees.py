@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import math
 import types
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,19 +15,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from tests.support.modules import Holder, Inner, Node
-
-
-class Pair(NamedTuple):
-    a: object
-    b: object
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    """Has a hash, if what it holds has one."""
-
-    value: object
+from tests.support.modules import Frozen, Hashed, Holder, Inner, Node, Pair
 
 
 @dataclasses.dataclass
@@ -45,19 +32,6 @@ class Registered:
 
     value: object
     tag: object = dataclasses.field(metadata={"static": True})
-
-
-class Hashed:
-    """Has a hash and an `__eq__` of its own."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __eq__(self, other):
-        return type(other) is Hashed and self.value == other.value
-
-    def __hash__(self):
-        return hash(self.value)
 
 
 class Configured:

@@ -12,14 +12,14 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .pages import Block, blocks_of, PAGES, ROOT, text_of
+from tests.support.programs import run_python
+
+from .pages import blocks_of, PAGES, ROOT, text_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -32,22 +32,10 @@ _WITH_PYTHON = [
 ]
 
 
-def _environment() -> dict[str, str]:
-    out = {k: v for k, v in os.environ.items() if not k.startswith("EQX_")}
-    return {**out, "PYTHONPATH": str(ROOT)}
-
-
-def _run(page: str, blocks: list[Block], folder: Path) -> list[str]:
-    out = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.docs.run_blocks", page],
-        input=json.dumps([[b.line, b.source] for b in blocks]),
-        cwd=folder,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert out.returncode == 0, out.stderr
-    return json.loads(out.stdout)
+def _python(*words: object, **options: Any) -> str:
+    """What Python prints, as a reader runs it."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("EQX_")}
+    return run_python(*words, env=env, **options).stdout
 
 
 @pytest.mark.parametrize("page", _WITH_PYTHON)
@@ -55,7 +43,10 @@ def test_code_prints_what_the_page_says(page, tmp_path):
     """Where no text follows a block, it prints nothing."""
     blocks = blocks_of(page)
     code = [b for b in blocks if b.language == "python"]
-    printed = dict(zip(code, _run(page, code, tmp_path), strict=True))
+    words = ("-W", "error", "-m", "tests.docs.run_blocks", page)
+    given = json.dumps([[b.line, b.source] for b in code])
+    shown = json.loads(_python(*words, stdin=given, cwd=tmp_path))
+    printed = dict(zip(code, shown, strict=True))
     checker, wrong = doctest.OutputChecker(), []
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block not in printed:
@@ -73,12 +64,10 @@ def test_tests_that_are_shown_pass(tmp_path):
     shown = [source for source in shown if _TEST.search(source)]
     for i, source in enumerate(shown):
         (tmp_path / f"test_{i}.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "--rootdir", "."]
-    out = subprocess.run(
-        command, cwd=tmp_path, env=_environment(), capture_output=True, text=True
-    )
+    words = ("-m", "pytest", "-q", "-W", "error", "--rootdir", ".")
+    out = _python(*words, cwd=tmp_path)
     n = sum(len(_TEST.findall(source)) for source in shown)
-    assert n and f"{n} passed" in out.stdout, out.stdout
+    assert n and f"{n} passed" in out, out
 
 
 # --- commands -------------------------------------------------------------------------
@@ -106,19 +95,13 @@ def _commands(page: str) -> list[list[str]]:
 @functools.cache
 def _options_of(*command: str) -> set[str]:
     """The options that the help of a command shows."""
-    out = subprocess.run(
-        [sys.executable, *command, "--help"],
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert out.returncode == 0, (command, out.stderr)
-    return set(re.findall(r"--[a-z][a-z-]*", out.stdout))
+    out = _python(*command, "--help", cwd=ROOT)
+    return set(re.findall(r"--[a-z][a-z-]*", out))
 
 
 def _check(words: list[str]) -> None:
     options = {w.partition("=")[0] for w in words if w.startswith("--")}
+    assert all((ROOT / w).exists() for w in words if w.startswith("tests/")), words
     if words[0] == "eqx-fastjit":
         subcommand = [w for w in words[1:2] if not w.startswith("-")]
         known = _options_of("-m", "eqx_fastjit", *subcommand)
@@ -143,9 +126,8 @@ def test_commands_and_their_options_exist(page):
 
 
 # A name on an index may be anybody's, until the project has released something there.
-_RELEASED = {
-    "pip install --pre eqx_fastjit"
-}  # what CONTRIBUTING.md checks a release by
+# CONTRIBUTING.md checks a release by this.
+_RELEASED = {"pip install --pre eqx_fastjit"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -161,11 +143,3 @@ def test_what_is_installed_is_the_checkout_or_a_dependency(page):
             name, _, wanted = target.rstrip("]").partition("[")
             assert name == "." or target in known - {"eqx_fastjit"}, line
             assert not wanted or {*wanted.split(",")} <= extras.keys(), line
-
-
-def test_pytest_is_given_files_that_exist():
-    """A guide that names a test names one that is there."""
-    commands = [words for page in PAGES for words in _commands(page)]
-    named = [w for words in commands for w in words if w.startswith("tests/")]
-    assert named
-    assert [w for w in named if not (ROOT / w).exists()] == []

@@ -144,19 +144,6 @@ def test_defaults_are_those_at_the_time_of_wrapping():
     assert inspect.signature(again).parameters["n"].default == 5
 
 
-def test_a_default_that_is_a_module_without_arrays():
-    """An equal Module that is given shares the trace of the omitted one."""
-    traces = []
-
-    @filter_jit
-    def f(x, layer=eqx.nn.Identity()):  # noqa: B008
-        traces.append(None)
-        return layer(x)
-
-    assert f(X) == f(X, eqx.nn.Identity()) == 2
-    assert len(traces) == 1
-
-
 def test_a_default_that_is_changed_by_the_function():
     """A trace has a mutable default as it was in the trace."""
 

@@ -99,56 +99,53 @@ def test_a_class_and_its_instances_are_wrapped(class_first):
         check()
 
 
-def test_callables_without_weak_references():
-    """A callable whose class has slots alone can be wrapped."""
+class WithSlots:
+    """Has no weak references."""
 
-    class Doubles:
-        __slots__ = ("factor",)
+    __slots__ = ("factor",)
 
-        def __init__(self):
-            self.factor = 2
+    def __init__(self):
+        self.factor = 2
 
-        def __call__(self, x):
-            return x * self.factor
-
-    for _ in range(2):
-        assert filter_jit(Doubles())(X).tolist() == (2 * X).tolist()
+    def __call__(self, x):
+        return x * self.factor
 
 
-def test_a_property_that_raises_is_not_asked():
+class WithProperty:
+    """One of its properties raises, and is not asked."""
+
+    def __call__(self, x):
+        return x * 2
+
+    @property
+    def func(self):
+        raise ValueError("not yet")
+
+
+class Proxy:
+    """Claims to be a function, as those of `wrapt` do, and is called itself."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @property
+    def __class__(self):
+        return type(self.inner)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __call__(self, *args, **kwargs):
+        return self.inner(*args, **kwargs) * 2
+
+
+@pytest.mark.parametrize(
+    "make", [WithSlots, WithProperty, lambda: Proxy(lambda x, n=1: x * n)]
+)
+def test_unusual_callables(make):
     """Wrapping looks at what it needs and no further."""
-
-    class Odd:
-        def __call__(self, x):
-            return x * 2
-
-        @property
-        def func(self):
-            raise ValueError("not yet")
-
-    assert filter_jit(Odd())(X).tolist() == (2 * X).tolist()
-
-
-def test_proxies_of_functions():
-    """An object that claims to be a function, as those of `wrapt`, is called itself."""
-
-    class Proxy:
-        def __init__(self, inner):
-            self.inner = inner
-
-        @property
-        def __class__(self):
-            return type(self.inner)
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
-        def __call__(self, *args, **kwargs):
-            return self.inner(*args, **kwargs) + 1
-
-    f = filter_jit(Proxy(lambda x, n=2: x * n))
-    assert f(X).tolist() == (2 * X + 1).tolist()
-    assert f(X, n=3).tolist() == (3 * X + 1).tolist()
+    for _ in range(2):
+        assert filter_jit(make())(X).tolist() == (2 * X).tolist()
 
 
 def test_what_is_kept_with_a_function():

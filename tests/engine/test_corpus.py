@@ -1,9 +1,9 @@
 """Calls do what they do under `equinox.filter_jit`.
 
-Promises 1, 2, 3, 12, 35 of docs/reliability.md.
+Promises 1, 2, 12, 35 of docs/reliability.md.
 
-Results, dtypes, weak types, shardings, numbers of traces, deleted buffers and types of
-exceptions are the same: all of `tests/support/corpus.py`.
+Results, dtypes, weak types, shardings, numbers of traces and deleted buffers are the
+same: all of `tests/support/corpus.py`.
 """
 
 import re
@@ -18,31 +18,14 @@ import eqx_fastjit
 from tests.support.corpus import CASES
 
 
-class Raised:
-    """The exception of a call, in place of its result."""
-
-    def __init__(self, error):
-        self.type = type(error)
-
-
 def _run(case, jit):
     """Each result, and how often the function was traced until then."""
     traces = []
-    steps = []
-    for step in case(jit, lambda: traces.append(None)):
-        if callable(step):
-            with pytest.raises(Exception) as info:
-                step()
-            step = Raised(info.value)
-        steps.append((step, len(traces)))
-    return steps
+    steps = case(jit, lambda: traces.append(None))
+    return [(step, len(traces)) for step in steps]
 
 
 def _assert_same(theirs, ours):
-    if isinstance(theirs, Raised) or isinstance(ours, Raised):
-        assert type(theirs) is type(ours)
-        assert issubclass(ours.type, theirs.type)
-        return
     their_leaves, our_leaves = jtu.tree_leaves(theirs), jtu.tree_leaves(ours)
     for x, y in zip(their_leaves, our_leaves, strict=True):
         if eqx.is_array(x):

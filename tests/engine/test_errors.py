@@ -167,17 +167,6 @@ def test_an_exception_while_tracing(error):
     assert len(traces) == 3
 
 
-def test_a_trace_that_fails_for_one_shape_spares_the_others():
-    """What was traced for other shapes is kept."""
-    f, traces = count_traces(lambda x: x @ jnp.ones(3))
-    assert f(jnp.ones(3)) == 3
-    for _ in range(2):
-        with pytest.raises(TypeError, match="contracting dimensions"):
-            f(jnp.ones(4))
-    assert f(jnp.ones(3)) == 3
-    assert len(traces) == 3
-
-
 def test_endless_recursion():
     """A function that calls itself without end is a `RecursionError`, as in JAX."""
 

@@ -1,7 +1,6 @@
 """Functions whose types jaxtyping and beartype check, under each `filter_jit`."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import pytest
 from beartype import beartype
@@ -101,16 +100,3 @@ def test_dimensions_are_bound_anew_in_each_trace():
     f = _plain(eqx_fastjit.filter_jit)
     for n in (3, 4, 3, 4):
         assert f(jnp.ones(n), jnp.ones(n)).shape == (n,)
-
-
-def test_checked_modules_are_arguments_and_transform():
-    """A Module with checked fields is an argument, under `vmap` and `grad` as well."""
-
-    def loss(model, xs):
-        return jnp.sum(jax.vmap(model)(xs) ** 2)
-
-    ours, equinox = (
-        jit(eqx.filter_grad(loss))(_affine(2, 3), jnp.ones((4, 3)))
-        for jit in (eqx_fastjit.filter_jit, eqx.filter_jit)
-    )
-    assert eqx.tree_equal(ours, equinox)

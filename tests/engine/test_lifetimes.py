@@ -6,7 +6,6 @@ Promises 27, 28 of docs/reliability.md.
 import collections
 import functools
 import gc
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -94,23 +93,18 @@ def test_calls_that_fail_take_no_room(monkeypatch):
     assert len(traces) == 9
 
 
-class Configured(eqx.Module):
-    x: jax.Array
-    config: Any = eqx.field(static=True)
-
-
 def test_a_static_that_cannot_be_read_any_more():
     """It was changed after its trace: other calls are traced anew."""
 
     def config():
         return collections.defaultdict(int, {1: 2})
 
-    f, traces = count_traces(lambda model: model.x * model.config[1])
-    first = Configured(X, config())
+    f, traces = count_traces(lambda model: model.x * model.static[1])
+    first = Holder(X, config())
     f(first)
-    first.config["x"] = 1  # JAX cannot sort these keys
+    first.static["x"] = 1  # JAX cannot sort these keys
     for _ in range(2):
-        assert f(Configured(X, config()))[0] == 2
+        assert f(Holder(X, config()))[0] == 2
     assert len(traces) == 2
 
 

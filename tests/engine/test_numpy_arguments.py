@@ -175,18 +175,6 @@ def test_a_buffer_in_a_wrapped_module():
         check_refilled(lambda w: filter_jit(Model(w))(jnp.zeros(())), shape)
 
 
-def test_many_quick_calls_before_a_slow_one():
-    """It makes no difference that all calls so far were done when they returned."""
-    small, large = jnp.ones((3, 3)), jnp.ones((1000, 1000))
-    f = filter_jit(lambda y, x: (y @ y @ y).sum() * 0 + x[0])
-    x, results = aligned((3,)), []
-    for i in range(60):
-        x[:] = i
-        results.append(f(large if i > 50 else small, x))
-        x[:] = -1
-    assert [float(y) for y in results] == list(range(60))
-
-
 def test_a_buffer_that_is_a_constant_of_another_trace():
     """Within a trace, a NumPy array is a constant as it is at the call."""
     f, x = filter_jit(lambda x: late(x)), aligned((3,))

@@ -7,11 +7,10 @@ import sys
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _private, _traced, filter_jit
+from eqx_fastjit import _traced, filter_jit
 from tests.support.commands import command
 from tests.support.programs import run_program
 
@@ -52,11 +51,6 @@ def test_each_name_can_be_missing(kind):
     assert names <= {"all", "public"} | NEEDED
 
 
-def test_a_jax_from_the_future():
-    """Another version of JAX is no reason to warn or to compute anything."""
-    assert run_program("future_jax.py", "1.0.0").stderr == ""
-
-
 def test_an_equinox_that_flattens_fields_by_name():
     """The order of fields is JAX's, whatever that is, in each call."""
     out = run_program("flattened_by_name.py")
@@ -80,23 +74,6 @@ def test_an_engine_that_does_not_fit_is_not_used(fault, engine, reason):
     assert out.stdout == f"4 {engine}\n"
     (line,) = [x for x in out.stderr.splitlines() if "Warning: " in x]
     assert reason in line and jax.__version__ in line and "upgrade" in line
-
-
-def test_tracers_with_other_names(monkeypatch):
-    """What a tracer has inside is found by what it is, whatever JAX calls it."""
-
-    class Base:
-        __slots__ = ("trace", "value")
-
-    class Tracer(Base):
-        __slots__ = ("__dict__",)
-
-    inner, outer = Tracer(), Tracer()
-    x, dx = jnp.ones(2), np.ones(2)
-    inner.value, inner.trace, inner.rate = x, "trace", dx
-    outer.value = inner
-    monkeypatch.setattr(_private, "Tracer", Tracer)
-    assert [*map(id, _private.values_inside(outer))] == [id(x), id(dx)]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

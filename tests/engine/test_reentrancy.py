@@ -205,20 +205,6 @@ def test_an_argument_that_is_written_to_while_the_call_is_read(cls, is_first):
             assert call(cls(), {"n": n}) == 2 * n, (start, stop)
 
 
-def test_an_object_that_is_given_another_class():
-    """It is another static, also if each class compares it by identity."""
-
-    class Plain:
-        pass
-
-    f, traces = count_traces(lambda x, s: x * 2)
-    static = Plain()
-    for cls in (Plain, RaisingReduce):
-        static.__class__ = cls
-        assert f(X, static) == 4
-    assert len(traces) == 2
-
-
 class Flattened:
     """Calls a function when it is flattened."""
 
@@ -513,17 +499,6 @@ def test_deleted_arrays():
     assert f(jnp.ones(3)).tolist() == [2, 2, 2]
 
 
-@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
-def test_deleted_arrays_in_static_fields():
-    """They are compared by identity, for which nothing must be read."""
-    f, traces = count_traces(lambda h: h.x * 2)
-    array = jnp.ones(3)
-    f(Holder(X, array))
-    array.delete()
-    assert f(Holder(X, array)) == 4
-    assert len(traces) == 1
-
-
 class Liar:
     """Claims to be an array."""
 
@@ -560,20 +535,3 @@ def test_an_interrupt_while_a_call_waits(is_first, monkeypatch):
         patch.setattr(type(X), "block_until_ready", interrupt)
         f(X)
     assert f(X) == 4 and len(traces) == 1
-
-
-def test_attributes_that_cannot_be_read():
-    """A static field whose value is missing or raises is no crash."""
-
-    class Raises(eqx.Module):
-        x: jax.Array
-
-        @property
-        def y(self):
-            raise Oops
-
-    f = filter_jit(lambda m: m.x * 2)
-    model = object.__new__(Holder)
-    object.__setattr__(model, "x", X)
-    for _ in range(2):
-        assert f(Raises(X)) == f(model) == 4

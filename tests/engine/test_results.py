@@ -17,16 +17,11 @@ import optax
 import pytest
 
 from eqx_fastjit import filter_jit
-from tests.support.modules import Holder, Inner, Node
+from tests.support.modules import Holder, Inner, Node, Pair
 from tests.support.traces import count_traces
 
 
 X = jnp.arange(3.0)
-
-
-class Pair(typing.NamedTuple):
-    a: object
-    b: object
 
 
 class Counted(collections.namedtuple("Counted", "x name")):

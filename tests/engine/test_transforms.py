@@ -306,19 +306,6 @@ def test_default_matmul_precision():
     assert len(traces) == 2
 
 
-def test_caches_cleared_by_the_function_itself():
-    """`jax.clear_caches()` in the middle of a trace does no harm."""
-
-    def clears(x):
-        jax.clear_caches()
-        return x * 2
-
-    g, traces = count_traces(clears)
-    for n in (1, 2):
-        assert g(X).tolist() == (2 * X).tolist()
-        assert len(traces) == n
-
-
 def test_options_of_jax_jit():
     """`inline`, `keep_unused` and `compiler_options` are those of `jax.jit`."""
 

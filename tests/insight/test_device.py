@@ -14,7 +14,6 @@ from eqx_fastjit import filter_jit
 from eqx_fastjit._function import Function
 from eqx_fastjit.insight import _device
 from eqx_fastjit.insight._device import Device, Use
-from eqx_fastjit.insight._waits import Waits
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +196,7 @@ def test_results_and_errors_are_the_same(monkeypatch, call):
     expected = outcome(call)
     eqx.clear_caches()
     monkeypatch.setattr(_device, "_EVERY", 1)
-    with Device() as device, Waits(device.waited):
+    with Device() as device:
         assert outcome(call) == expected
     device.use()
 

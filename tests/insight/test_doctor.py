@@ -3,12 +3,8 @@
 Promises 36, 39 of docs/reliability.md.
 """
 
-import os
 import signal
-import subprocess
-import sys
 
-import jax
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -16,9 +12,9 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import insight
-from tests.support.commands import command, doctor, ROOT
+from tests.support.commands import command, doctor
 from tests.support.memory import growth
-from tests.support.programs import PROGRAMS
+from tests.support.programs import PROGRAMS, start_python
 
 
 def make():
@@ -42,21 +38,6 @@ def test_a_block():
     as_dict = report.to_dict()
     assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
-
-
-def test_the_first_call_of_plain_jit():
-    """It is told from operations by where its function was defined."""
-
-    def slow(x):
-        return jnp.sin(x).sum()
-
-    with insight.doctor(least=0.0) as report:
-        jax.jit(jax.grad(slow))(jnp.ones(2))
-    functions = [x["function"] for x in report.to_dict()["run"]["events"]]
-    (found,) = [x for x in functions if x["name"] == "slow"]
-    line = slow.__code__.co_firstlineno
-    assert found["place"] == [__file__, line, slow.__qualname__]
-    assert {x.parts[0].rule for x in report.rows} <= {"run-cache"}
 
 
 def test_exceptions_pass_and_end_it():
@@ -97,18 +78,15 @@ def test_under_the_command_a_block_reports_of_the_program(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has none")
-def test_a_signal_asks_for_a_report(start):
+def test_a_signal_asks_for_a_report():
     """Of a program that goes on running."""
-    words = ("-m", "eqx_fastjit", "doctor", PROGRAMS / "steps.py", "3")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = start(
-        [sys.executable, *map(str, words)], env=environment, stdin=subprocess.PIPE
-    )
+    process = start_python("-m", "eqx_fastjit", "doctor", PROGRAMS / "steps.py", "3")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGUSR1)
     # Warnings of JAX may come before it.
     assert any("doctor: up to now ran" in line for line in process.stderr)
     assert process.poll() is None
+    process.communicate("")
 
 
 def test_many_calls_take_no_memory():

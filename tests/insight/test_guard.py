@@ -119,7 +119,7 @@ class Config:
     [
         ([(X,)], "first call, at "),
         ([(X,), (X[:1],)], "a batch of 1 after 2: x"),
-        ([(X,), (X.astype(np.int32),)], "x float32[2], int32[2]"),
+        ([(X,), (X.astype(np.int32),)], "x float32, int32 [dtype]: make it float32"),
         ([(X, jnp.float32(1)), (X, jnp.asarray(1.0))], "n weakly"),
         ([(X, 1), (X, 1.0)], "n 1 (int), 1.0 (float)"),
         ([(X, 0.0), (X, -0.0)], "n 0.0, -0.0"),

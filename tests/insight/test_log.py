@@ -5,11 +5,8 @@ Promises 36, 39 of docs/reliability.md. Also what `jax.profiler` shows.
 
 import gzip
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import jax
@@ -20,8 +17,8 @@ from eqx_fastjit import cli, filter_jit
 from eqx_fastjit.insight import _events
 from eqx_fastjit.insight._compare import reason_of, reasons_of
 from eqx_fastjit.insight._file import FileError, read, VERSION
-from tests.support.commands import command, ROOT
-from tests.support.programs import PROGRAMS
+from tests.support.commands import command
+from tests.support.programs import PROGRAMS, start_python
 
 
 PROGRAM = """
@@ -66,8 +63,8 @@ def test_a_line_for_each_compilation():
 SLOW = """
 import time
 import equinox as eqx, numpy as np
-from eqx_fastjit.insight import _late
-_late._LATE, _late._INTERVAL = 0.2, 0.01
+from eqx_fastjit.insight import _log
+_log._LATE, _log._INTERVAL = 0.2, 0.01
 
 @eqx.filter_jit
 def slow(x):
@@ -124,14 +121,7 @@ STEPS = PROGRAMS / "steps.py"
 
 
 def start(file, *words, **environment):
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return start_python(*words, EQX_FASTJIT_LOG=str(file), **environment)
 
 
 @pytest.fixture(scope="module")

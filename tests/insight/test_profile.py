@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import filter_jit, insight
-from eqx_fastjit.insight import _profile, _timing
-from eqx_fastjit.insight._timing import time_calls, Timing
+from eqx_fastjit.insight import _profile
+from eqx_fastjit.insight._profile import time_calls, Timing
 from tests.support.commands import command
 from tests.support.programs import PROGRAMS
 from tests.support.traces import count_traces
@@ -34,7 +34,7 @@ def test_a_warm_call_is_timed_under_each_jit(named):
     assert sorted(found.timings) == sorted(NAMES)
     for timing in found.timings.values():
         assert 0 < timing.returns <= timing.ready
-        assert len(timing.rounds) >= _timing.LEAST_ROUNDS
+        assert len(timing.rounds) >= _profile.LEAST_ROUNDS
     text = str(found)
     assert all(name in text for name in NAMES)
     assert "result ready after" in text
@@ -120,13 +120,13 @@ def test_without_pyinstrument_there_is_no_tree(monkeypatch):
 
 
 def test_rounds_are_interleaved_and_as_many_for_each(monkeypatch):
-    monkeypatch.setattr(_timing, "_ROUND_SECONDS", 0.0)  # one call a round
+    monkeypatch.setattr(_profile, "_ROUND_SECONDS", 0.0)  # one call a round
     made = []
     calls = {name: lambda name=name: made.append(name) for name in "abc"}
     found = time_calls(calls, 0.0)
-    rounds = "".join(made)[-3 * _timing.LEAST_ROUNDS :]
-    assert rounds == "abc" * _timing.LEAST_ROUNDS
-    assert [len(x.rounds) for x in found.values()] == [_timing.LEAST_ROUNDS] * 3
+    rounds = "".join(made)[-3 * _profile.LEAST_ROUNDS :]
+    assert rounds == "abc" * _profile.LEAST_ROUNDS
+    assert [len(x.rounds) for x in found.values()] == [_profile.LEAST_ROUNDS] * 3
 
 
 def test_what_is_saved_is_the_median_over_rounds():

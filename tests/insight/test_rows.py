@@ -354,6 +354,15 @@ CASES = {
         ),
         "4 of 4: lengths x 3",
     ),
+    "lengths of several arrays": (
+        called(
+            lambda x, y: x.sum() + y.sum(),
+            *((ones(n, 4), ones(n, 9 - n)) for n in (3, 5, 7)),
+        ),
+        "3 of 3: lengths x 2",
+        "; y float32[3,6], float32[5,4], float32[7,2] [lengths]: pad to float32[7,4] "
+        "and float32[7,6]",
+    ),
     "tuples of arrays": (
         called(
             lambda q, s: q[0].sum() + s[0].sum(),
@@ -468,6 +477,20 @@ def test_a_row_of_a_function_that_is_passed_has_its_line():
     assert (part.rule, part.line.line - first) == ("function", 3)
 
 
+def test_a_row_of_a_function_that_several_lines_make_has_all_lines():
+    def passed():
+        f = filter_jit(lambda g, x: g(x))
+        for _ in range(2):
+            f(lambda x: x + 1, X)
+            f(lambda x: x * 2, X)
+
+    (row,) = rows_of(passed)
+    (part,) = row.parts
+    first = passed.__code__.co_firstlineno
+    assert part.line is None
+    assert all(f"test_rows.py:{first + n}" in part.what for n in (3, 4))
+
+
 def test_a_file_has_programs(tmp_path, monkeypatch):
     """Another process has the same rows of it."""
     monkeypatch.setenv(_file._OWNER, f"{os.getpid()}")
@@ -518,3 +541,24 @@ def test_operations_outside_of_jit(program, expected):
         for x in report.rows
         if x.parts[0].rule.startswith("eager")
     ]
+
+
+def test_operations_of_a_function_that_a_loop_calls():
+    """The row has the loop's line, rather than those of what it calls."""
+
+    def scaled(x):
+        return x * 2.0
+
+    def mean(x):
+        return jnp.sum(scaled(x)) / jnp.sum(x)
+
+    def loop():
+        for n in range(11, 18):
+            mean(ones(n))
+
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        loop()
+    (row,) = [x for x in report.rows if x.parts[0].rule == "eager"]
+    assert row.line.line - loop.__code__.co_firstlineno == 2
+    assert row.function == "loop"

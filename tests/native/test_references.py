@@ -1,6 +1,6 @@
 """Reading, failing and returning leave every reference count as it was.
 
-Promise 27 of docs/reliability.md.
+Promises 27, 31 of docs/reliability.md. And any allocation may fail.
 """
 
 import collections
@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
-from tests.support.modules import Holder, Inner, Node
+from tests.support.modules import Hashed, Holder, Inner, Node
+from tests.support.programs import run_program
 
 
 pytestmark = [
@@ -49,19 +50,6 @@ class Unhashable:
         return type(other) is Unhashable and self.parts == other.parts
 
     __hash__ = None
-
-
-class Hashed:
-    """Has a hash and an `__eq__` of its own: rule 5."""
-
-    def __init__(self, part):
-        self.part = part
-
-    def __eq__(self, other):
-        return type(other) is Hashed and self.part == other.part
-
-    def __hash__(self):
-        return hash(self.part)
 
 
 class Color(enum.Enum):
@@ -324,3 +312,9 @@ def test_after_wrong_arguments():
                 call()
 
         check_references(wrong, X, held, f, n=10)
+
+
+def test_every_allocation_of_a_call_may_fail():
+    """One after the other, of cache hits and of reading alone: a `MemoryError`."""
+    pytest.importorskip("_testcapi", reason="this Python has no _testcapi")
+    assert run_program("failing_allocations.py", 40).stdout == "done\n"

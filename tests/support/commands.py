@@ -2,29 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT as ROOT, run_python
 
 
 def command(*args, python=("-m", "eqx_fastjit"), cwd=None, code=0, **env):
     """Run `eqx-fastjit` with these arguments, or another program with `python`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EQX_FASTJ")}
-    environment |= {"JAX_PLATFORMS": "cpu", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
-    environment |= env
-    ended = subprocess.run(
-        [sys.executable, *python, *map(str, args)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment,
-        timeout=300,
-    )
-    assert code is None or ended.returncode == code, ended.stderr
-    return ended
+    environment |= {"JAX_PLATFORMS": "cpu", "COLUMNS": "100", **env}
+    return run_python(*python, *args, code=code, cwd=cwd, env=environment)
 
 
 def doctor(script, tmp_path, *args, **options):

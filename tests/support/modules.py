@@ -1,4 +1,7 @@
-"""Modules and nodes that many tests use."""
+"""Modules, nodes and statics that many tests use."""
+
+import dataclasses
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,3 +32,31 @@ class Node:
 jtu.register_pytree_node(
     Node, lambda n: (n.children, n.aux), lambda aux, xs: Node(xs, aux)
 )
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """Has a hash, if what it holds has one."""
+
+    value: object
+
+
+class Hashed:
+    """Has an `__eq__` and a hash of its own, which Python takes for immutable."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return type(other) is Hashed and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+    def __repr__(self):
+        return f"Hashed({self.value!r})"

@@ -1,4 +1,4 @@
-"""Runs the programs of `tests/programs/` in processes of their own."""
+"""Runs programs in processes of their own: those of `tests/programs/`, and others."""
 
 import os
 import subprocess
@@ -10,19 +10,40 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 
 
+def run_python(*words, code=0, stdin=None, cwd=None, timeout=300, env=None):
+    """The finished process of Python with these words, which ended with this code."""
+    out = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env={**(os.environ if env is None else env), "PYTHONPATH": str(ROOT)},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=timeout,
+    )
+    assert code is None or out.returncode == code, out.stderr[-4000:]
+    return out
+
+
 def run_program(name, *args, check=True, stdin=None, timeout=280, **environment):
     """The finished process of a program, which may import `tests.support`.
 
     Other keyword arguments are environment variables: `PYTHONMALLOC="debug"` overwrites
     freed memory, so that its use is noticed.
     """
-    out = subprocess.run(
-        [sys.executable, "-X", "faulthandler", PROGRAMS / name, *map(str, args)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        input=stdin,
-        capture_output=True,
+    words = ("-X", "faulthandler", PROGRAMS / name, *args)
+    env, code = {**os.environ, **environment}, 0 if check else None
+    return run_python(*words, code=code, stdin=stdin, timeout=timeout, env=env)
+
+
+def start_python(*words, **environment):
+    """A process of Python that is running; `communicate("")` ends its input."""
+    environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
     )
-    assert not check or out.returncode == 0, out.stderr[-4000:]
-    return out

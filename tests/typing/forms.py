@@ -1,4 +1,4 @@
-"""Types that an editor infers for jitted functions. Checked by pyright, not run."""
+"""Types that an editor infers, of functions and tools. Checked by pyright, not run."""
 
 from typing import assert_type
 
@@ -17,6 +17,15 @@ from eqx_fastjit import (
     Lowered,
     Traced,
     uninstall,
+)
+from eqx_fastjit.insight import (
+    explain,
+    Explanation,
+    guard,
+    inspect,
+    profile,
+    RetraceError,
+    Row,
 )
 
 
@@ -116,3 +125,26 @@ def in_the_place_of_equinox() -> None:
     uninstall()
     with installed():
         assert_type(engine(), str)
+
+
+# --- insight ---
+
+
+@guard(max_traces=1)
+def guarded(x: jax.Array) -> jax.Array:
+    return with_brackets(x)
+
+
+def tools(x: jax.Array) -> None:
+    explanation = explain(plain)
+    assert_type(explanation, Explanation)
+    assert_type(explanation.seconds, float)
+    assert_type(explanation.rows, tuple[Row, ...])
+    assert_type(guarded(x), jax.Array)
+    print(explain(verbose=True), inspect(plain, x), profile(plain, x))
+    try:
+        with guard(max_traces=0, warn=True):
+            plain(x)
+    except RetraceError:
+        pass
+    guard(max_traces="1")  # pyright: ignore[reportArgumentType]
