@@ -197,6 +197,8 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         values = {f".{name}": getattr(x, name, None) for name in names}
         if type(x) is dict and not is_node:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
+        elif type(x) in (list, tuple) and not is_node:
+            values = {f"[{i}]": v for i, v in enumerate(x)}
         elif _is_plain(part):  # it may hold anything, such as a large list
             values = {f".{k}": v for k, v in vars(x).items() if type(v) in _SIMPLE}
         elif is_node and not names:
