@@ -15,18 +15,8 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-from . import _facts
+from . import _callables, _facts
 from ._blocking import ARGUMENTS, block, RESULTS, UNKNOWN, what_to_wait_for
-from ._callables import (
-    binder_of,
-    column_of,
-    copied_attributes,
-    created_for,
-    describe,
-    Description,
-    source_of,
-    to_call,
-)
 from ._engine import ENGINE, forget_readers
 from ._errors import clearer
 from ._options import arguments_of_jit, Options
@@ -44,10 +34,10 @@ _MAX_WRAPPED = 1024
 class Function:
     """One user callable under one set of options."""
 
-    def __init__(self, fun: Any, description: Description, options: Options):
+    def __init__(self, fun: Any, description: _callables.Description, options: Options):
         self.signature = description.signature
         self.options = options
-        self.attributes = copied_attributes(fun)
+        self.attributes = _callables.copied_attributes(fun)
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
         # first positional one: of several arrays that could be reused for a result, JAX
@@ -57,11 +47,14 @@ class Function:
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
         names, place = description.names, description.place
-        variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
+        column = _callables.column_of(fun)
+        variant = f"{options.donate} {column} {' '.join(options.jit_kwargs)}"
         number = next(_facts.function_numbers)
         self.info = _facts.FunctionInfo(*names, place, number, variant)
         # From the callable to a function that binds a call.
-        self.bound_to = binder_of(self.signature, self.info.qualname, self.fun_index)
+        self.bound_to = _callables.binder_of(
+            self.signature, self.info.qualname, self.fun_index
+        )
         # Each specialization is its own key.
         self.table: dict[Any, Any] = {}
         # The one that was found last, if any, where C looks first.
@@ -77,7 +70,7 @@ class Function:
         """Call the user's function itself, on bound values."""
         __tracebackhide__ = True
         fun, values = self.fun_and_values(values)
-        args, kwargs = to_call(self.signature, values)
+        args, kwargs = _callables.to_call(self.signature, values)
         return fun(*args, **kwargs)
 
     def fun_and_values(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -120,10 +113,10 @@ class Function:
             arrays, structure = partition(values, abstract)
         named = self.arguments_of(values)
         fun, passed = self.fun_and_values(values)
-        args, _ = to_call(self.signature, passed)
+        args, _ = _callables.to_call(self.signature, passed)
         kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
-        made.flat = FlatFunction(self, structure, paths, source_of(fun))
+        made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
         if made.static_numpy:
             _drop_changed_arrays()
@@ -231,14 +224,12 @@ def _is_certain(
     """Whether it is certain for which calls a specialization is.
 
     Another thread may have written to a list between the engine's reading and JAX's,
-    and may write back what was there. So both read again, in the same order. (Of the
-    leaves, 1 and 1.0 are equal.)
+    and may write back what was there. So both read again, in the same order.
     """
     try:
         again, _ = ENGINE.read(values, abstract)
         _, now = partition(values, abstract)
-        types = [[*map(type, x.leaves)] for x in (structure, now)]
-        return again == made and now == structure and types[0] == types[1]
+        return again == made and now.is_same(structure)
     except Exception:  # of the user's `__eq__`, say, of which the call has no need
         return False
 
@@ -289,8 +280,8 @@ on_clear_caches(clear_all)
 
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
-    description = describe(fun)
-    known = created_for(fun, description.plain)
+    description = _callables.describe(fun)
+    known = _callables.created_for(fun, description.plain)
     signature, _ = ENGINE.read((options,), False)
     key = description.key, signature
     found = known.get(key)

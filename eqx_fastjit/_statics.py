@@ -7,6 +7,7 @@ numbers. There are two forms of the readers, by the same names: `csrc/read.c`, a
 of `Walk`, by which the reference engine compares calls, and errors say what differs.
 """
 
+import contextlib
 import dataclasses
 import enum
 import struct
@@ -384,6 +385,21 @@ class Structure(NamedTuple):
         left = iter(arrays)
         leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]
         return tree_unflatten(self.treedef, leaves)
+
+    def is_same(self, other: "Structure") -> bool:
+        """Whether all that is static in two of them is the same."""
+        # Most are the same objects. Some aux data cannot be compared by `==`.
+        with contextlib.suppress(Exception):
+            are_same = [*map(id, self.leaves)] == [*map(id, other.leaves)]
+            if are_same and self.treedef == other.treedef:
+                return True
+
+        def nodes(treedef: Any) -> tuple[Any, ...]:
+            return treedef.node_data(), *map(nodes, treedef.children())
+
+        both = [(x.leaves, nodes(x.treedef)) for x in (self, other)]
+        then, now = [Walk(x, as_static=True).trail for x in both]
+        return then == now
 
 
 def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
