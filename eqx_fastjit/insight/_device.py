@@ -94,7 +94,7 @@ class _Timed:
             # All before, the program was another one.
             self.samples.clear()
             self.due = self.calls
-            device.has_compiled = True
+            device.ended = None
             return out
         self.calls += 1
         if is_due:
@@ -136,12 +136,12 @@ class Device(contextlib.ExitStack):
         self.patience = 0
         # A result of the latest call: once it is ready, the device is done.
         self.result: Callable[[], Any] = lambda: None
-        # Whether something has compiled since the latest call that compiled nothing.
-        self.has_compiled = True
+        # When the latest call that compiled nothing ended, if nothing compiled since.
+        self.ended: float | None = None
         self._all: list[_Timed] = []
         # The seconds up to each call that compiled nothing from the one before it,
-        # where nothing compiled in between. When the latest one ended.
-        self._seconds = self._ended = 0.0
+        # where nothing compiled in between.
+        self._seconds = 0.0
         # Waits of the program. Had Python not waited, the device had had its next work
         # earlier: by the wait, but by no more than Python did since the one before.
         self._waited = self._ahead = self._free = 0.0
@@ -172,19 +172,19 @@ class Device(contextlib.ExitStack):
 
     def called(self, began: float, ended: float) -> None:
         """A call that compiled nothing has returned."""
-        self._seconds += ended - (began if self.has_compiled else self._ended)
-        self._ended, self.has_compiled = ended, False
+        self._seconds += ended - (began if self.ended is None else self.ended)
+        self.ended = ended
 
     def waited(self, seconds: float, ended: float) -> None:
         """The program, or a jitted call, has waited for the device, which is done."""
-        if not self.has_compiled and threading.get_ident() == self.thread:
+        if self.ended is not None and threading.get_ident() == self.thread:
             self._waited += seconds
             self._ahead += min(seconds, ended - seconds - self._free)
             self._free = ended
 
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() == self.thread:
-            self.has_compiled = True
+            self.ended = None
 
     def use(self) -> "Use | None":
         """What is known by now; `None` if that is not worth a sentence."""

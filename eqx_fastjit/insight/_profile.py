@@ -188,8 +188,8 @@ def _conclusion(timings: dict[str, Timing]) -> str:
             f"than {show_seconds(_LONG_COMPILATION)}."
         )
     theirs = timings[EQUINOX]
-    _, noise = ours.saves_over(theirs)
-    saving = max(0.0, theirs.ready - ours.ready)
+    saving, noise = ours.saves_over(theirs)
+    saving = max(0.0, saving)
     is_little = saving < MATTERS * theirs.ready or saving <= noise
     return (
         f"{begin}, and `equinox.filter_jit` {show_seconds(theirs.ready)}: it saves "
