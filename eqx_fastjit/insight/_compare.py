@@ -91,5 +91,5 @@ def reason_of(event: Event, earlier: Iterable[Event]) -> Reason:
     rows = [compilation_of(x, [x]) for x in (nearest, event)]
     if not event.program:  # before it is traced
         rows = [x._replace(program=None) for x in rows]
-    found = row_of(Table(event.function.name, rows), None)
+    found = row_of(Table(event.function.name, rows))
     return Reason(cause, found[0].parts if found else ())

@@ -29,9 +29,8 @@ from eqx_fastjit._facts import (
     placement_of,
     SETTINGS,
 )
-from eqx_fastjit._statics import has_only_identity, is_array
+from eqx_fastjit._statics import has_only_identity, is_array, known_reader, Walk
 from eqx_fastjit._texts import describe_static, show_array
-from eqx_fastjit._trails import known_reader, static_key
 
 
 # Fields of statics, of a call in all.
@@ -198,6 +197,8 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         values = {f".{name}": getattr(x, name, None) for name in names}
         if type(x) is dict and not is_node:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
+        elif type(x) in (list, tuple) and not is_node:
+            values = {f"[{i}]": v for i, v in enumerate(x)}
         elif _is_plain(part):  # it may hold anything, such as a large list
             values = {f".{k}": v for k, v in vars(x).items() if type(v) in _SIMPLE}
         elif is_node and not names:
@@ -303,7 +304,7 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
             identity = hash(x)
         else:
             # What is within a static is told apart by its fields, and by the whole.
-            identity = 0 if part.of and has_fields else hash(static_key(x))
+            identity = 0 if part.of and has_fields else hash((*Walk(x, True).trail,))
     except Exception:  # of the class's own hash, say
         identity = id(x)
     array: Any = x if is_array(x, abstract=True) else None

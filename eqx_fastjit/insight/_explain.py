@@ -100,7 +100,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     rows: list[Row] = []
     told: set[Event] = set()
     for table, inside in tables_of(events):
-        if (found := row_of(table, line_of(table.rows[-1].event))) is not None:
+        if (found := row_of(table)) is not None:
             rows += [found[0]] if found[0].parts else []
             told.update(inside)
     # Of one that compiled once, there is nothing to explain.

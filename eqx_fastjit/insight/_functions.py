@@ -16,11 +16,11 @@ from ._events import Event
 from ._objects import is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
 from ._table import Column, Table
-from ._why import name_of, show_placement
+from ._why import costliest, line_of, name_of, show_placement
 from ._words import listed, shortened, show_place
 
 
-def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
+def row_of(table: Table) -> tuple[Row, list[Event]] | None:
     """The row of a function, and the compilations that its edits spare.
 
     `None` if it compiled one program once.
@@ -45,7 +45,7 @@ def row_of(table: Table, line: Place | None) -> tuple[Row, list[Event]] | None:
     row = Row(
         name_of(table.rows[0].event.function),
         tuple(parts),
-        line,
+        costliest((line_of(x.event), x.seconds) for x in table.rows),
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
         other_data=max(0.0, total.seconds - same.seconds),
@@ -106,24 +106,24 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     is_size = found.kind == "size" and not found.is_model
     # Of values that change together, and of several lengths, each.
     is_padded = is_size and len({*axes.values()}) > 1
-    is_each = found.kind in ("number", "label") or is_padded
-    shown = (
-        {path: _values(found, path) for path in found.paths[:3]}
-        if is_each and len(found.paths) > 1
-        else {listed(found.paths, 3) if is_size else found.path: values}
-    )
+    is_each = is_padded or found.kind in ("number", "label")
+    paths = found.paths if is_size or is_each else [found.path]
+    shown: dict[tuple[str, ...], list[str]] = {}  # by values, which several may share
+    for path in paths:
+        own = _values(found, path) if is_each else values
+        shown.setdefault((*own,), []).append(path)
+    groups = [*shown.items()][:3]
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
     dtypes = dict.fromkeys(x.dtype for x in found.leaves if x and x.dtype)
     return {
         "path": f"{found.path}()" if found.kind == "function" else found.path,
         "paths": listed(found.paths, 3),
-        "values": _some([*map(_short, values)]),
         "differs": "; ".join(
-            [f"{path} {_some([*map(_short, x)])}" for path, x in shown.items()]
-            + [f"{len(found.paths) - 3} more"] * (len(found.paths) > len(shown) > 2)
+            [f"{listed(x, 3)} {_some([*map(_short, own)])}" for own, x in groups]
+            + [f"{len(shown) - 3} more"] * (len(shown) > 3)
         ),
-        "array": ", ".join(f"jnp.asarray({form.format(path)})" for path in shown),
+        "array": ", ".join(f"jnp.asarray({form.format(x)})" for x in paths[:3]),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "dtype": _widest([*dtypes]) if found.kind == "dtype" else "",
@@ -134,7 +134,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "last_size": sizes[-1],
         # The last call may write one more than it was given.
         "room": sizes[-1] + max(1, sizes[-1] - sizes[-2:][0]),
-        "most": " and ".join(_padded(table, path, axes) for path in shown)
+        "most": " and ".join(_padded(table, x[0], axes) for _, x in groups)
         if is_padded
         else f"{max([*axes.values(), *sizes])}, the longest here",
         **_closure(table, found),

@@ -20,6 +20,7 @@ from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._programs import show_aval
 from ._rules import part_of, Row
+from ._why import costliest
 from ._words import listed, shortened
 
 
@@ -138,10 +139,7 @@ def _row(
     """The row of a function, by its lines. Of each operation, the first is needed."""
     found.sort(key=lambda x: -sum(e.seconds for e in x[1][1:]))
     again = [e for _, x in found for e in x[1:]]
-    costs = collections.Counter[Place]()
-    for place, events in found:
-        costs[place] += sum(e.seconds for e in events)  # pyright: ignore
-    line = max(costs, key=lambda x: costs[x])
+    line = costliest((place, e.seconds) for place, x in found for e in x)
     main = found[0][1]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
@@ -158,7 +156,7 @@ def _row(
     fields: Any = {"values": values, "count": len(again), "other_data": not is_same}
     part = part_of(rule, facts, saves=saves, gain=saves, **fields)
     row = Row(
-        line.function.rpartition("<locals>.")[2],
+        found[0][0].function.rpartition("<locals>.")[2],
         (part,),
         line,
         seconds=sum(e.seconds for _, x in found for e in x),

@@ -2,7 +2,6 @@
 `as_json` writes it.
 """
 
-import collections
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -12,9 +11,9 @@ from ._file import Run
 from ._functions import row_of
 from ._outside import operation_rows, program_key
 from ._rules import Row
-from ._table import Table, tables_of
+from ._table import tables_of
 from ._waits import row_of_waits
-from ._why import is_operation, line_of, stages_of
+from ._why import is_operation, stages_of
 from ._within import cache_rows, constant_rows, look_at, loop_rows
 from ._words import plural, show_seconds
 
@@ -87,7 +86,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
     # Seconds of compilations that no row spares.
     left = {e: e.seconds for e in run.events if e.compile and not e.failed}
     tables = [table for table, _ in tables_of(run.events, run.before)]
-    found = [row_of(table, _costliest_line(table)) for table in tables]
+    found = [*map(row_of, tables)]
     found += operation_rows(operations, lambda e: look_at(run, e).operation)
     rows: list[Row] = []
     for row, spared in filter(None, found):
@@ -120,13 +119,6 @@ def make_report(run: Run, least: float | None = None) -> Report:
         again=again,
         notes=(*run.notes, *_busy(run)),
     )
-
-
-def _costliest_line(table: Table) -> Any:
-    costs: collections.Counter[Any] = collections.Counter()
-    for row in table.rows:
-        costs[line_of(row.event)] += row.seconds  # pyright: ignore
-    return costs.most_common(1)[0][0]
 
 
 def _busy(run: Run) -> Iterator[str]:

@@ -88,6 +88,6 @@ def rules() -> dict[str, dict[str, str]]:
 
 def part_of(rule: str, facts: dict[str, Any], **fields: Any) -> Part:
     """An instance of a rule, in its words."""
-    text = rules()[rule]
+    text = {"what": "{differs}", "edit": "", **rules()[rule]}
     what, edit = text["what"].format_map(facts), text["edit"].format_map(facts)
     return Part(rule, what.rstrip(), edit, **fields)

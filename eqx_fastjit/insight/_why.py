@@ -1,5 +1,8 @@
 """What the tools say of an event: its name, at which line, and its seconds."""
 
+import collections
+from collections.abc import Iterable
+
 from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Leaf
@@ -21,6 +24,14 @@ def title_of(function: FunctionInfo) -> str:
 def line_of(event: Event) -> Place | None:
     """The user's line that called it."""
     return event.frames[0] if event.frames else None
+
+
+def costliest(lines: Iterable[tuple[Place | None, float]]) -> Place | None:
+    """The line that most seconds are of, of lines with seconds."""
+    costs = collections.defaultdict[Place | None, float](float)
+    for line, seconds in lines:
+        costs[line] += seconds
+    return max(costs, key=lambda x: costs[x])
 
 
 def is_operation(event: Event) -> bool:

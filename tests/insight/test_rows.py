@@ -137,13 +137,13 @@ def optimiser_in_a_closure():
         filter_jit(lambda w: opt.update(w, opt.init(w))[0])(X)  # noqa: B023
 
 
-def data_in_a_closure():
+def data_in_a_closure(of=lambda x: x):
     for n in (2, 3, 4):
-        data = ones(n)
+        data = of(ones(n))
 
         @filter_jit
         def fit(w):
-            return (data * w).sum()  # noqa: B023
+            return sum(jnp.sum(x * w) for x in jax.tree.leaves(data))  # noqa: B023
 
         fit(2.0 * jnp.ones(()))
 
@@ -338,6 +338,11 @@ CASES = {
         "3 of 3: lengths fit<data> 2, and function fit",
         "fit<data> float32[2], float32[3], float32[4] [lengths]: pad to 4",
         "make it once; pass data",
+    ),
+    "data in a tuple that a function captures": (
+        lambda: data_in_a_closure(lambda x: (x, x)),
+        "3 of 3: lengths fit<data> 2, and function fit",
+        "fit<data>[0], fit<data>[1] float32[2], float32[3], float32[4] [lengths]",
     ),
     "a list that grows": (
         called(lambda xs: sum(xs), *(([X] * n,) for n in range(1, 6))),
