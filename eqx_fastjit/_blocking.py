@@ -31,8 +31,9 @@ from ._private import jax_primitives, Tracer, values_inside
 # us, and a call that does not block lets Python continue while the device works.
 COPIED_BYTES = 1 << 20
 
-# What a call waits for: any of these.
-ARGUMENTS, RESULTS = 1, 2
+# What calls of a plan wait for: any of the first two. Or that is not known yet, unless
+# that there are no callbacks.
+ARGUMENTS, RESULTS, UNKNOWN, NO_CALLBACKS = 1, 2, -1, -2
 
 
 def is_cpu(device: Any) -> bool:
@@ -120,7 +121,8 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
     if any(isinstance(x, Tracer) for x in (*arguments, *results)):
         tracers = [x for x in arguments if isinstance(x, Tracer)]
         inside = [array for x in tracers for array in values_inside(x)]
-        if any(map(_is_numpy, inside)):
+        buffers = [x for x in inside if isinstance(x, np.ndarray)]
+        if any(x.dtype != jax.dtypes.float0 for x in buffers):
             waits |= RESULTS
         if not waits:
             return
@@ -144,10 +146,6 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
         effects_barrier()
     if waits & ARGUMENTS:
         _remember(results)
-
-
-def _is_numpy(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0
 
 
 # --- host callbacks -------------------------------------------------------------------

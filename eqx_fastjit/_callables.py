@@ -170,22 +170,19 @@ def _binding_code(kinds: tuple[Any, ...], fun_index: int) -> types.CodeType:
     return eval(compile(source, __file__, "eval"))(None).__code__
 
 
-_WITHOUT_KEYWORD = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
-
-
 def to_call(
     signature: Signature, values: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Turn one value per parameter into the arguments of an ordinary call."""
     given: dict[str, Any] = {}
     omitted = False
-    for parameter, value in zip(signature.parameters.values(), values, strict=True):
+    for p, value in zip(signature.parameters.values(), values, strict=True):
         omitted = omitted or value is OMITTED
         # What comes after that is passed by keyword. If it has none, it was not given
         # either, and its default is the function's affair.
-        without_keyword = parameter.kind in _WITHOUT_KEYWORD
+        without_keyword = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
         if value is not OMITTED and not (omitted and without_keyword):
-            given[parameter.name] = value
+            given[p.name] = value
     bound = inspect.BoundArguments(signature, given)  # pyright: ignore
     return bound.args, bound.kwargs
 
@@ -195,19 +192,6 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
 
     `is_own` says that its signature is its own.
     """
-    is_function = is_own and type(fun) is types.FunctionType
-    if is_function and not (fun.__defaults__ or fun.__kwdefaults__):
-        return _signature_without_defaults(fun.__code__)
-    return _signature_of(fun, is_own)
-
-
-@functools.lru_cache(maxsize=1024)  # `inspect` takes as long as all else of wrapping
-def _signature_without_defaults(code: types.CodeType) -> Signature:
-    cells = tuple([types.CellType() for _ in code.co_freevars])
-    return _signature_of(types.FunctionType(code, {}, closure=cells), True)
-
-
-def _signature_of(fun: Callable[..., Any], is_own: bool) -> Signature:
     try:
         found = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
@@ -268,29 +252,10 @@ class _Created(dict[Any, Any]):
 _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
     weakref.WeakKeyDictionary()
 )
-# The most that is remembered for one class of callables.
-_MAX_REMEMBERED = 1024
 
 
-def created_once(
-    fun: Any, description: Description, options: Any, create: Callable[[], Any]
-) -> Any:
-    """What was created for a callable that is described so, under these options."""
-    known = _created_for(fun, description.plain)
-    signature, _ = ENGINE.read((options,), False)
-    key = description.key, signature
-    found = known.get(key)
-    if found is not None:
-        return found
-    created = create()
-    if len(known) == _MAX_REMEMBERED:  # a program may make up names
-        known.clear()
-    # There is no lock, so another thread may get here, too. The first one wins.
-    return known.setdefault(key, created)
-
-
-def _created_for(fun: Any, plain: bool) -> dict[Any, Any]:
-    """By options; of all callables of its class, unless it is `plain`."""
+def created_for(fun: Any, plain: bool) -> dict[Any, Any]:
+    """What was created for it, by options; or for its class, unless it is `plain`."""
     if not plain or type(fun) not in (types.FunctionType, functools.partial):
         return _remembered.setdefault(fun if plain else type(fun), {})
     created = vars(fun).setdefault(_NAME, _Created(fun))

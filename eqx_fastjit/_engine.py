@@ -11,14 +11,12 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from . import _facts, _reference
+from . import _facts, _reference, _statics
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
-from ._fallback import Misconfigured, warn_of_versions
+from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
 from ._result import Handle, steps_of
-from ._statics import has_only_identity, reader_of, state_of
-from ._structure import partition, Structure
 
 
 _ENGINES = ("auto", "native", "python")
@@ -35,8 +33,9 @@ def _choose() -> Any:
     if wanted != "python":
         try:
             chosen = importlib.import_module("._native", __package__)
-            functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
-            chosen.setup(*functions, transferred, COPIED_BYTES)
+            own = _statics.reader_of, _statics.state_of, _statics.is_flattened
+            others = transferred, flatten_one_level, jtu.tree_leaves
+            chosen.setup(*own, _statics.sorted_keys, *others, COPIED_BYTES)
         except (ImportError, TypeError) as e:  # or of another version of this library
             is_absent = isinstance(e, ModuleNotFoundError)
             why = "was not built" if is_absent else f"cannot be loaded ({e})"
@@ -52,10 +51,7 @@ def _choose() -> Any:
                 stacklevel=2,
             )
     if not _agrees_with_jax(chosen):
-        if chosen is _reference or not _agrees_with_jax(_reference):
-            raise ImportError("pytrees are not read as JAX reads them.")
-        chosen = _reference
-        warn_of_versions("calls use its plain Python engine, which is slower")
+        raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
@@ -77,13 +73,13 @@ def _agrees_with_jax(engine: Any) -> bool:
     instance_dict(module).update(weight=weight, bias=bias, **statics)
     texts, numbers = {"B": plain, "10": x, "9": y, "": None}, {10: bias, -9: weight}
     tree = (
-        [texts, numbers, Structure(*named.values()), module],
+        [texts, numbers, _statics.Structure(*named.values()), module],
         collections.OrderedDict(others[0]),
         collections.defaultdict(list, others[1]),
     )
     try:
         leaves, treedef = jtu.tree_flatten(tree)
-        plan = engine.Plan(steps_of(tree), partition(tree)[1])
+        plan = engine.Plan(steps_of(tree), _statics.partition(tree)[1])
         handle = Handle(plan)
         returned = jax.jit(lambda x: [x, handle]).trace(x).out_info
         built, built_treedef = jtu.tree_flatten(plan.build(leaves))
@@ -92,7 +88,7 @@ def _agrees_with_jax(engine: Any) -> bool:
             [*map(id, found)] == [*map(id, built)] == [*map(id, leaves)]
             and built_treedef == treedef
             and returned[-1] is handle
-            and has_only_identity(plan)
+            and _statics.has_only_identity(plan)
         )
     except Exception:
         return False

@@ -412,12 +412,10 @@ def listen(engine: Any) -> None:
     """Listen to JAX's events on lowering and compiling. Once per process."""
     global _engine
     _engine = engine
-    # Of what is not there, nobody is told.
-    for name, listener in (
-        ("jax.monitoring:register_event_duration_secs_listener", _on_duration),
-        ("jax.monitoring:register_event_listener", _on_event),
-        ("jax.monitoring:register_scalar_listener", _on_begin),
+    for kind, listener in (
+        ("event_duration_secs", _on_duration),
+        ("event", _on_event),
+        ("scalar", _on_begin),
     ):
-        register = try_resolve(name)
-        if register is not None:
-            register(listener)
+        # Of what is not there, nobody is told.
+        try_resolve(f"jax.monitoring:register_{kind}_listener", id)(listener)

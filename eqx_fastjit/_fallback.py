@@ -18,17 +18,6 @@ class Misconfigured(ValueError):
     """A setting of this library is wrong, whatever the versions."""
 
 
-def warn_of_versions(consequence: str) -> None:
-    """Warn that this version does not fit those of JAX and Equinox."""
-    name = __name__.partition(".")[0]
-    warnings.warn(
-        f"{name} does not fit JAX {version('jax')} and Equinox "
-        f"{version('equinox')}, so {consequence}. `pip install --upgrade {name}` may "
-        "help; if not, please report this.",
-        stacklevel=5,
-    )
-
-
 def _filter_jit(*fun: Any, asynchronous: bool = True, **options: Any) -> Any:
     """`equinox.filter_jit`."""
     del asynchronous
@@ -53,7 +42,13 @@ _STAND_INS: dict[str, Callable[..., Any]] = {
 
 @functools.cache
 def _warn(cause: str) -> None:
-    warn_of_versions(f"`filter_jit` is Equinox's own ({cause})")
+    name = __name__.partition(".")[0]
+    warnings.warn(
+        f"{name} does not fit JAX {version('jax')} and Equinox "
+        f"{version('equinox')}, so `filter_jit` is Equinox's own ({cause}). "
+        f"`pip install --upgrade {name}` may help; if not, please report this.",
+        stacklevel=4,
+    )
 
 
 def stand_in(name: str, error: Exception) -> Any:

@@ -10,43 +10,34 @@ import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
 
-from . import _facts
-from ._blocking import ARGUMENTS, block, RESULTS, what_to_wait_for
-from ._callables import (
-    binder_of,
-    column_of,
-    copied_attributes,
-    created_once,
-    describe,
-    Description,
-    source_of,
-    to_call,
-)
+from . import _callables, _facts
+from ._blocking import ARGUMENTS, block, RESULTS, UNKNOWN, what_to_wait_for
 from ._engine import ENGINE, forget_readers
 from ._errors import clearer
 from ._options import arguments_of_jit, Options
 from ._private import on_clear_caches, Tracer, values_inside
-from ._statics import is_array
-from ._structure import partition, Structure
+from ._statics import is_array, partition, Structure
 from ._traced import calls_back, FlatFunction
 
 
 # The most specializations for one function. If there are more, all are dropped.
 _MAX_SPECIALIZATIONS = 4096
+# The most that is remembered for one class of callables.
+_MAX_WRAPPED = 1024
 
 
 class Function:
     """One user callable under one set of options."""
 
-    def __init__(self, fun: Any, description: Description, options: Options):
+    def __init__(self, fun: Any, description: _callables.Description, options: Options):
         self.signature = description.signature
         self.options = options
-        self.attributes = copied_attributes(fun)
+        self.attributes = _callables.copied_attributes(fun)
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
         # first positional one: of several arrays that could be reused for a result, JAX
@@ -56,11 +47,14 @@ class Function:
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
         names, place = description.names, description.place
-        variant = f"{options.donate} {column_of(fun)} {' '.join(options.jit_kwargs)}"
+        column = _callables.column_of(fun)
+        variant = f"{options.donate} {column} {' '.join(options.jit_kwargs)}"
         number = next(_facts.function_numbers)
         self.info = _facts.FunctionInfo(*names, place, number, variant)
         # From the callable to a function that binds a call.
-        self.bound_to = binder_of(self.signature, self.info.qualname, self.fun_index)
+        self.bound_to = _callables.binder_of(
+            self.signature, self.info.qualname, self.fun_index
+        )
         # Each specialization is its own key.
         self.table: dict[Any, Any] = {}
         # The one that was found last, if any, where C looks first.
@@ -76,7 +70,7 @@ class Function:
         """Call the user's function itself, on bound values."""
         __tracebackhide__ = True
         fun, values = self.fun_and_values(values)
-        args, kwargs = to_call(self.signature, values)
+        args, kwargs = _callables.to_call(self.signature, values)
         return fun(*args, **kwargs)
 
     def fun_and_values(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -111,22 +105,23 @@ class Function:
         It is kept for calls like this one, if it is certain which calls these are.
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
-        reading = _read(values, abstract)
-        if [*map(id, reading.arrays)] != [*map(id, reading.found)]:
+        made, found = ENGINE.read(values, abstract)
+        arrays, structure = partition(values, abstract)
+        if [*map(id, arrays)] != [*map(id, found)]:
             forget_readers()
-            reading = _read(values, abstract)
-        made, arrays = reading.specialization, reading.arrays
+            made, _ = ENGINE.read(values, abstract)
+            arrays, structure = partition(values, abstract)
         named = self.arguments_of(values)
         fun, passed = self.fun_and_values(values)
-        args, _ = to_call(self.signature, passed)
+        args, _ = _callables.to_call(self.signature, passed)
         kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
-        made.flat = FlatFunction(self, reading.structure, paths, source_of(fun))
+        made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
         if made.static_numpy:
             _drop_changed_arrays()
             _with_numpy[id(made)] = made
-        if _is_certain(reading, values, abstract):
+        if _is_certain(made, structure, values, abstract):
             made.flat.kept = True
             if len(self.table) >= _MAX_SPECIALIZATIONS:
                 self.clear()
@@ -169,7 +164,7 @@ class Function:
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
                 waits = what_to_wait_for(
-                    calls_back(specialization, plan, arrays),
+                    plan.blocks == UNKNOWN and calls_back(specialization, arrays),
                     self.options.asynchronous,
                     [*arrays, *results],
                 )
@@ -223,39 +218,18 @@ class Function:
         return signature, found, arrays
 
 
-class _Reading(NamedTuple):
-    """A call as the engine reads it, and as JAX flattens it directly afterwards."""
-
-    specialization: Any  # for which nothing is compiled yet
-    found: tuple[Any, ...]  # the arrays that the engine found
-    arrays: list[Any]
-    structure: Structure
-
-
-def _read(values: tuple[Any, ...], abstract: bool) -> _Reading:
-    specialization, found = ENGINE.read(values, abstract)
-    return _Reading(specialization, found, *partition(values, abstract))
-
-
-def _is_certain(then: _Reading, values: tuple[Any, ...], abstract: bool) -> bool:
-    """Whether it is certain for which calls a specialization is, made of a reading.
+def _is_certain(
+    made: Any, structure: Structure, values: tuple[Any, ...], abstract: bool
+) -> bool:
+    """Whether it is certain for which calls a specialization is.
 
     Another thread may have written to a list between the engine's reading and JAX's,
-    and may write back what was there. So both read again, in the same order. If they
-    find other arrays, a class was registered as a pytree meanwhile.
+    and may write back what was there. So both read again, in the same order.
     """
     try:
-        now = _read(values, abstract)
-        # Some flatten functions make their arrays anew each time.
-        are_same = [
-            x is y or y is not z
-            for x, y, z in zip(now.arrays, now.found, then.found, strict=True)
-        ]
-        return (
-            all(are_same)
-            and now.specialization == then.specialization
-            and now.structure.is_same(then.structure)
-        )
+        again, _ = ENGINE.read(values, abstract)
+        _, now = partition(values, abstract)
+        return again == made and now.is_same(structure)
     except Exception:  # of the user's `__eq__`, say, of which the call has no need
         return False
 
@@ -306,7 +280,14 @@ on_clear_caches(clear_all)
 
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
-    description = describe(fun)
-    return created_once(
-        fun, description, options, lambda: Function(fun, description, options)
-    )
+    description = _callables.describe(fun)
+    known = _callables.created_for(fun, description.plain)
+    signature, _ = ENGINE.read((options,), False)
+    key = description.key, signature
+    found = known.get(key)
+    if found is None:
+        if len(known) == _MAX_WRAPPED:  # a program may make up names
+            known.clear()
+        # There is no lock, so another thread may get here, too. The first one wins.
+        found = known.setdefault(key, Function(fun, description, options))
+    return found

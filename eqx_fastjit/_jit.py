@@ -2,9 +2,8 @@
 
 # Not all of JAX's functions have types, and callables may be anything. Functions beside
 # a class may use its private attributes.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportPrivateUsage=false
 # pyright: reportIncompatibleVariableOverride=false
 
 import dataclasses

@@ -5,8 +5,7 @@ from typing import Any, get_args, Literal, NamedTuple
 import jax
 import jax.tree_util as jtu
 
-from ._statics import is_array
-from ._structure import partition
+from ._statics import is_array, partition
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -22,21 +21,18 @@ class Options(NamedTuple):
     jit_kwargs: dict[str, Any]
 
 
-# What `filter_jit` decides itself.
-_FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
-# What Equinox has refused since version 0.10.
-_REMOVED = {"default", "fn", "args", "kwargs", "out"}
+# What `filter_jit` decides itself; and the options of Equinox before 0.10.
+_REFUSED = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
+_REFUSED |= {"default", "fn", "args", "kwargs", "out"}
 
 
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
-    for name in _FORBIDDEN & jit_kwargs.keys():
+    for name in _REFUSED & jit_kwargs.keys():
         raise ValueError(
             f"`filter_jit` does not accept `{name}`: arrays are traced, everything "
             "else is static, and `donate=...` says what is donated."
         )
-    for name in _REMOVED & jit_kwargs.keys():
-        raise ValueError(f"`filter_jit` has no argument `{name}`, as in Equinox.")
     if donate not in _MODES:
         raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
     if not isinstance(asynchronous, bool):

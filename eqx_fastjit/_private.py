@@ -66,10 +66,7 @@ def jax_primitives() -> frozenset[Any]:
 
 
 # JAX's filtered tracebacks leave out the frames of this library.
-_exclude: Any = try_resolve(
-    "jax._src.traceback_util:register_exclusion", lambda _: None
-)
-_exclude(os.path.dirname(__file__))
+try_resolve("jax._src.traceback_util:register_exclusion", id)(os.path.dirname(__file__))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES, transferred
-from ._trails import forget_readers as forget_readers, Walk
+from ._statics import forget_readers as forget_readers, Walk
 
 
 # --- specializations ------------------------------------------------------------------

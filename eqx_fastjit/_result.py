@@ -67,18 +67,17 @@ def steps_of(x: Any) -> Step:
         # its keys with all other instances, so it is smaller, and quicker to build.
         fields = instance_dict(node.unflatten(parts)).copy()
         if fields.keys() >= set(names):
-            return _module_step(cls, fields, dict(zip(names, steps, strict=True)))
+            # An activation function, or `None`, is there already.
+            changing = {
+                name: step
+                for name, step in zip(names, steps, strict=True)
+                if step.name != "constant"
+            }
+            fields |= dict.fromkeys(changing)
+            data = cls, fields, tuple(changing), INSTANCE_DICT
+            return Step("module", data, tuple(changing.values()))
         # Equinox does not set a field that was never set: so leave that to it.
     return Step("call", node.unflatten, steps)
-
-
-def _module_step(cls: type, fields: dict[str, Any], steps: dict[str, Step]) -> Step:
-    """How to create a Module: by copying the dictionary of its fields."""
-    # An activation function, or `None`, is there already.
-    changing = {name: x for name, x in steps.items() if x.name != "constant"}
-    fields |= dict.fromkeys(changing)
-    data = cls, fields, tuple(changing), INSTANCE_DICT
-    return Step("module", data, tuple(changing.values()))
 
 
 def _is_plain_namedtuple(x: Any) -> bool:
@@ -89,6 +88,6 @@ def _is_plain_namedtuple(x: Any) -> bool:
     """
     cls = type(x)
     made_by = getattr(cls.__new__, "__globals__", {}).get("_tuple_new")
-    if made_by is not tuple.__new__ or reader_of(x).name != "tuple":
-        return False  # not by `namedtuple`, or registered as another node
-    return cls.__init__ is object.__init__
+    # Otherwise not by `namedtuple`, or registered as another node.
+    is_tuple = made_by is tuple.__new__ and reader_of(x).name == "tuple"
+    return is_tuple and cls.__init__ is object.__init__

@@ -70,11 +70,8 @@ class StagedCall:
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
         with contextlib.suppress(Exception):  # of the user's `__eq__`, say
             then = self.specialization.flat.structure.rebuild(self._structs)
-            then, now = [
-                {name: (x, False) for name, x in self.function.arguments_of(call)}
-                for call in (then, values)
-            ]
-            why = difference(then, now) or why
+            then, now = map(self.function.arguments_of, (then, values))
+            why = difference(dict(then), dict(now)) or why
         raise TypeError(
             f"The compiled {self.function.info.name} was called with different "
             f"arguments than it was lowered for: {why}."

@@ -1,39 +1,25 @@
-"""The contract: when two static arguments are the same.
+"""The contract for static arguments (`docs/contract.md`) as a program.
 
-A trace is valid for the statics it was made with. Statics of different types are never
-the same. Two statics of the same type are the same by these rules:
-
-1. **numbers, strings, bytes, `None`:** they have the same value. Floats and complex
-   numbers have the same bits;
-2. **tuples, named tuples, lists, dictionaries in order, sets, Modules and other pytree
-   nodes, dataclasses and attrs classes with a generated `__eq__`:** their parts are the
-   same (members of a set by `==`);
-3. **classes, functions, enum members, anything with the `__eq__` of `object`, JAX
-   arrays:** they are the same object;
-4. **NumPy arrays and scalars:** they have the same dtype, shape and bytes;
-5. **anything else with a hash:** they have the same hash, and `==` is true. Such an
-   object must not change, as Python requires of hashable objects;
-6. **anything else** (an `__eq__` and no hash, or a hash that raises): they have the
-   same state, as `__reduce_ex__(4)` gives it, or else are the same object.
-
-Rules 2, 4 and 6 notice changes in place. A trace is not used again once a mutable
-object that it was made with has changed. The way to compare instances of a class is
-chosen once, when the class is first used.
-
-This file says which *reader* a type has. A reader puts a value onto the trail of a
-call; two calls with the same trail have the same statics. There are two forms of the
-readers, by the same names: `csrc/read.c` and `_trails.py`.
+A *reader* puts a value onto the *trail* of a call: all that it is, but for its arrays.
+Two calls with the same trail have the same statics, and the same structure. This file
+says which reader a type has, and comments name the rules of the contract by their
+numbers. There are two forms of the readers, by the same names: `csrc/read.c`, and those
+of `Walk`, by which the reference engine compares calls, and errors say what differs.
 """
 
+import contextlib
 import dataclasses
 import enum
+import struct
+import sys
 import types
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-from jax.tree_util import all_leaves
+from jax.tree_util import all_leaves, tree_flatten, tree_unflatten
 
 from ._private import flatten_one_level, instance_dict, Tracer
 
@@ -94,7 +80,7 @@ def state_of(x: Any) -> Any:
 class Reader(NamedTuple):
     """How values of one type are read."""
 
-    # What it is called in `read.c` and `_trails.py`.
+    # What it is called in `read.c` and `Walk`.
     name: str
     # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
     # all below it, is static.
@@ -152,6 +138,16 @@ def is_flattened(x: Any) -> bool:
     """Whether JAX flattens a value, but by `jax.tree_util.register_static`."""
     flat = flatten_one_level(x)
     return flat is not None and (flat[1] is not x or bool(flat[0]))
+
+
+def sorted_keys(keys: list[Any]) -> list[tuple[Any, int]] | None:
+    """The keys of a dictionary in JAX's order, each with its place in the dictionary.
+
+    `None` if that order is not the ascending one, which the self-check of `_engine.py`
+    compares, as may be with keys of several types, or of the user's.
+    """
+    is_ascending = {*map(type, keys)} in ({str}, {int})
+    return sorted(zip(keys, range(len(keys)), strict=True)) if is_ascending else None
 
 
 def _node_reader(x: Any) -> Reader | None:
@@ -232,3 +228,183 @@ def generated_fields(cls: type) -> tuple[str, ...] | None:
     if code.co_filename.startswith("<attrs generated"):
         return tuple(f.name for f in getattr(cls, "__attrs_attrs__", ()) if f.eq)
     return None
+
+
+# --- trails ---------------------------------------------------------------------------
+
+
+class _Same:
+    """On a trail: this very object."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, x: Any):
+        self.object = x
+
+    def __eq__(self, other: Any) -> bool:
+        return type(other) is _Same and self.object is other.object
+
+    def __hash__(self) -> int:
+        return id(self.object)  # which this holds
+
+
+# Readers of objects that are compared by an `__eq__` or a state of their own.
+_MAY_BE_EQUAL = ("hashed", "fields", "state")
+_ARRAY = _Same("array")
+_MISSING = object()
+
+
+class Walk:
+    """Reads a value: its arrays, and all else onto a trail."""
+
+    def __init__(self, x: Any, as_static: bool = False, abstract: bool = False):
+        self.abstract = abstract
+        self.trail: list[Any] = []
+        self.arrays: list[Any] = []
+        self.mutables: list[Any] = []  # statics that can be changed in place
+        self.static_numpy = False  # whether any static is, or has, an array of NumPy
+        # What is to be read next stands last, each with its depth, and the statics that
+        # it is in. (Calls of this method by itself would not go as deep as JAX does.)
+        self._left: list[Any] = [(x, as_static, 0, None)]
+        while self._left:
+            x, as_static, self._depth, self._being_read = self._left.pop()
+            self._read(x, as_static)
+
+    def _read(self, x: Any, as_static: bool) -> None:
+        """Read a part of it. Below a static, arrays are static, too."""
+        reader = known_reader(x)
+        may_be_equal = not as_static and reader.name in _MAY_BE_EQUAL
+        if may_be_equal and is_flattened(x):
+            # Registered since it was first read: equal ones are never missed.
+            reader = Reader("node", is_node=True)
+        as_static = as_static or not reader.is_node
+        if not as_static and is_array(x, self.abstract):
+            self.trail.append(_ARRAY)
+            self.arrays.append(x)
+            return
+        if reader.name == "hashed" and not has_hash(x):  # by rule 6 after all
+            reader = reader._replace(name="state", is_mutable=True)
+        if as_static and reader.is_mutable:
+            around, distance = self._being_read, 1
+            while around is not None:
+                other, around = around
+                if other is x:  # it is in itself
+                    self.trail.append(distance)
+                    return
+                distance += 1
+            self._being_read = x, self._being_read
+            self.mutables.append(x)
+        match reader.name:
+            case "same" | "array" | "tracer":
+                self.trail.append(_Same(x))
+            case "int" | "text" | "hashed" | "struct":
+                self._equal(x, x)
+            case "set":
+                self._equal(x, frozenset(x))
+            case "float" | "complex":
+                self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
+            case "tuple":
+                self._parts(x, tuple.__iter__(x), as_static)
+            case "list":
+                self._parts(x, x, as_static)
+            case "dict" if as_static:  # in the order that the function sees
+                self._parts(x, x.items(), True)
+            case "dict" | "node" | "module":
+                children, aux = flatten_one_level(x)
+                # JAX sorts a `defaultdict`; the function sees it as it is.
+                more = x.items() if as_static and isinstance(x, dict) else ()
+                self._later((aux, *more), True)
+                self._parts(x, children, as_static)
+            case "fields":
+                fields = [getattr(x, name, _MISSING) for name in reader.names]
+                self._parts(x, fields, True)
+            case "numpy" | "scalar" | "state":
+                self.static_numpy |= reader.name == "numpy"
+                self._state(x)
+            case name:
+                raise SystemError(f"there is no reader called {name}")
+
+    def _equal(self, x: Any, value: Any) -> None:
+        # Tuples compare their parts by identity or `==`, and the hashes first.
+        self.trail += [_Same(type(x)), (hash(value), value)]
+
+    def _parts(self, x: Any, parts: Iterable[Any], as_static: bool) -> None:
+        parts = list(parts)
+        self.trail += [_Same(type(x)), len(parts)]
+        self._later(parts, as_static)
+
+    def _later(self, parts: Sequence[Any], as_static: bool) -> None:
+        """Have these read next, in this order, before all that is left."""
+        if self._depth > sys.getrecursionlimit():
+            raise RecursionError("maximum depth exceeded while a call is read")
+        self._left += [
+            (x, as_static, self._depth + 1, self._being_read) for x in reversed(parts)
+        ]
+
+    def _state(self, x: Any) -> None:
+        state = state_of(x)
+        self.trail.append(_Same(type(x)))
+        if state is x:
+            self.trail.append(_Same(x))
+        else:
+            self._later((state,), True)
+
+
+_readers: dict[_Same, Reader] = {}  # by type
+
+
+def known_reader(x: Any) -> Reader:
+    """The reader for the type of a value, chosen when it is first read."""
+    cls = _Same(type(x))
+    return _readers.get(cls) or _readers.setdefault(cls, reader_of(x))
+
+
+def forget_readers() -> None:
+    """Choose the reader of each type anew."""
+    _readers.clear()
+
+
+# --- pytrees without their arrays -----------------------------------------------------
+
+
+DYNAMIC = object()  # stands for an array
+
+
+class Structure(NamedTuple):
+    """What stays of a pytree without its arrays, and how to build it again.
+
+    A specialization stores it of its arguments, and the plan of a trace of its result.
+    """
+
+    treedef: Any
+    # The static leaves, and `DYNAMIC` for each array.
+    leaves: tuple[Any, ...]
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The pytree again, with these arrays in it."""
+        left = iter(arrays)
+        leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]
+        return tree_unflatten(self.treedef, leaves)
+
+    def is_same(self, other: "Structure") -> bool:
+        """Whether all that is static in two of them is the same."""
+        # Most are the same objects. Some aux data cannot be compared by `==`.
+        with contextlib.suppress(Exception):
+            are_same = [*map(id, self.leaves)] == [*map(id, other.leaves)]
+            if are_same and self.treedef == other.treedef:
+                return True
+
+        def nodes(treedef: Any) -> tuple[Any, ...]:
+            return treedef.node_data(), *map(nodes, treedef.children())
+
+        both = [(x.leaves, nodes(x.treedef)) for x in (self, other)]
+        then, now = [Walk(x, as_static=True).trail for x in both]
+        return then == now
+
+
+def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
+    """The arrays of a pytree, in JAX's order, and the rest."""
+    leaves, treedef = tree_flatten(tree)
+    rest = tuple([DYNAMIC if is_array(x, abstract) else x for x in leaves])
+    arrays = [x for x, kept in zip(leaves, rest, strict=True) if kept is DYNAMIC]
+    return arrays, Structure(treedef, rest)

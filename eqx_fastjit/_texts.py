@@ -14,8 +14,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ._statics import is_array, reader_of
-from ._trails import Walk
+from ._statics import is_array, reader_of, Walk
 
 
 _MAX_TEXT = 60
@@ -71,23 +70,19 @@ def describe_static(x: Any) -> str:
 # --- for errors -----------------------------------------------------------------------
 
 
-_MISSING = types.SimpleNamespace(__qualname__="missing"), True
+_MISSING = types.SimpleNamespace(__qualname__="missing")
 
 
-def difference(
-    then: dict[str, tuple[Any, bool]], now: dict[str, tuple[Any, bool]], path: str = ""
-) -> str | None:
-    """Where two calls differ first, and how, in words; `None` if that is not known.
+def difference(then: dict[str, Any], now: dict[str, Any], path: str = "") -> str | None:
+    """Where values by their paths differ first, and how, in words.
 
-    Of each value by its path: the value, and whether it is static for where it stands.
+    `None` if that is not known, as of static arrays.
     """
     for key in {**then, **now}:
-        old, is_static = then.get(key, _MISSING)
-        new, _ = now.get(key, _MISSING)
-        trails = [Walk(x, is_static, abstract=True).trail for x in (old, new)]
-        if trails[0] == trails[1]:
+        old, new = then.get(key, _MISSING), now.get(key, _MISSING)
+        if Walk(old, abstract=True).trail == Walk(new, abstract=True).trail:
             continue
-        parts, others = _inside(old, is_static), _inside(new, is_static)
+        parts, others = _parts_of(old), _parts_of(new)
         if type(old) is type(new) and parts.keys() == others.keys():
             found = difference(parts, others, path + key)
             if found is not None:
@@ -98,18 +93,12 @@ def difference(
     return None
 
 
-def _inside(x: Any, is_static: bool) -> dict[str, tuple[Any, bool]]:
+def _parts_of(x: Any) -> dict[str, Any]:
     """The fields of a value, or the children of a node."""
     reader = reader_of(x)
-    is_static = is_static or not reader.is_node
     if reader.names:
-        fields = [getattr(x, name, None) for name in reader.names]
-        dynamic = range(0 if is_static else reader.n_dynamic)
-        return {
-            f".{name}": (value, i not in dynamic)
-            for i, (name, value) in enumerate(zip(reader.names, fields, strict=True))
-        }
+        return {f".{name}": getattr(x, name, None) for name in reader.names}
     if not reader.is_node or x is None or is_array(x, abstract=True):
         return {}
     pairs: list[Any] = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
-    return {jtu.keystr(keys): (child, is_static) for keys, child in pairs}
+    return {jtu.keystr(keys): child for keys, child in pairs}

@@ -11,13 +11,12 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import call_back, has_host_callbacks
+from ._blocking import call_back, has_host_callbacks, NO_CALLBACKS, RESULTS, UNKNOWN
 from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
 from ._result import Handle, Step, steps_of
-from ._statics import is_array
-from ._structure import partition, Structure
+from ._statics import is_array, partition, Structure
 
 
 class _Path(str):
@@ -52,10 +51,6 @@ class FlatFunction:
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        # Whether the trace of a plan calls back into Python, as far as it tells.
-        self.known_callbacks: weakref.WeakKeyDictionary[Any, bool] = (
-            weakref.WeakKeyDictionary()
-        )
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
         # Whether its structure surely has the signature of its specialization.
@@ -112,8 +107,7 @@ class FlatFunction:
         plan = ENGINE.Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        if calls_back is not None:
-            self.known_callbacks[plan] = calls_back
+        plan.blocks = {None: UNKNOWN, False: NO_CALLBACKS, True: RESULTS}[calls_back]
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -145,11 +139,8 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
         ENGINE.set_active(outer)
 
 
-def calls_back(specialization: Any, plan: Any, arrays: Sequence[Any]) -> bool:
+def calls_back(specialization: Any, arrays: Sequence[Any]) -> bool:
     """Whether the program that a call has just run has host callbacks."""
-    known = specialization.flat.known_callbacks.get(plan)
-    if known is not None:
-        return known
     if is_jit_disabled():
         return True  # there is no program
     try:

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._callables import OMITTED, to_call
 from eqx_fastjit._options import donated
-from eqx_fastjit._structure import partition
+from eqx_fastjit._statics import partition
 from eqx_fastjit._traced import quiet_donation
 
 from . import _format

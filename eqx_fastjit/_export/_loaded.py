@@ -17,7 +17,7 @@ import numpy as np
 from eqx_fastjit._callables import Description, OMITTED
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
-from eqx_fastjit._structure import partition
+from eqx_fastjit._statics import partition
 from eqx_fastjit._traced import FlatFunction
 
 from . import _private

@@ -26,8 +26,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from eqx_fastjit._statics import generated_fields, reader_of, state_of
-from eqx_fastjit._structure import partition
+from eqx_fastjit._statics import generated_fields, partition, reader_of, state_of
 from eqx_fastjit._texts import describe_static
 
 from ._format import ExportFileError

@@ -101,6 +101,7 @@ typedef struct Walk {
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
+    const Type *asked;   /* of the last static of which JAX was asked whether it flattens it */
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
     int static_numpy;    /* whether any static is, or has, an array of NumPy */
@@ -108,11 +109,21 @@ typedef struct Walk {
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
+#define N_ORDERS 128
 #define MAX_TYPES 2048 /* half of them at most are there */
 
 /* What Python gives to `setup`, in this order; and names of attributes. */
-typedef enum { READER_OF, STATE_OF, FLATTEN_ONE_LEVEL, TREE_LEAVES, TRANSFERRED, N_GIVEN } Given;
+typedef enum {
+    READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, TREE_LEAVES,
+    N_GIVEN
+} Given;
 typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, PLAN, N_NAMES } Name;
+
+/* Keys of a dictionary, as it has them, and sorted, each with its number among the former. To
+sort them takes much longer than to see that they are the same again. */
+typedef struct {
+    PyObject *keys, *sorted; /* owned lists, or NULL: of keys, and of pairs */
+} KeyOrder;
 
 typedef struct State {
     PyTypeObject *callable_type, *specialization_type, *plan_type;
@@ -122,6 +133,7 @@ typedef struct State {
     Py_ssize_t n_calls; /* that are under way, in all threads */
     size_t n_types;
     Type *types[MAX_TYPES]; /* open addressing by the type's address */
+    KeyOrder orders[N_ORDERS]; /* by the address of the first key, and how many there are */
 } State;
 
 extern struct PyModuleDef fastjit_module;
@@ -188,7 +200,7 @@ typedef struct {
     PyObject_HEAD
     struct Step *root;
     Py_ssize_t n_arrays;
-    int blocks;           /* what calls wait for (`_blocking.py`): -1 if not known yet */
+    int blocks;           /* what calls wait for (`_blocking.py`): below 0 if not known yet */
     PyObject *weakrefs;
 } Plan;
 

@@ -26,8 +26,8 @@ static int module_exec(PyObject *module) {
 static PyObject *setup(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *given[N_GIVEN];
-    if (!PyArg_ParseTuple(args, "OOOOOn", &given[0], &given[1], &given[2], &given[3], &given[4],
-                          &state->copied_bytes))
+    if (!PyArg_ParseTuple(args, "OOOOOOOn", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5], &given[6], &state->copied_bytes))
         return NULL;
     for (size_t i = 0; i < N_GIVEN; i++) Py_XSETREF(state->given[i], Py_NewRef(given[i]));
     Py_RETURN_NONE;
@@ -73,6 +73,10 @@ static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
     module_clear((PyObject *)module);
     for (size_t i = 0; i < N_NAMES; i++) Py_CLEAR(state->names[i]);
+    for (size_t i = 0; i < N_ORDERS; i++) {
+        Py_CLEAR(state->orders[i].keys);
+        Py_CLEAR(state->orders[i].sorted);
+    }
     types_free(state);
     walks_free(state);
 }

@@ -2,7 +2,7 @@
 
 Arrays go into a list, in JAX's order. All else goes onto the trail, which is the call's
 signature: two calls with the same trail share a specialization (`signature.c`).
-`_statics.py` says which reader a type has, and is the contract for what is static.
+`_statics.py` says which reader a type has, by the contract (`docs/contract.md`).
 
 A reader may run Python: a `__hash__`, a flatten function. So each container is held
 while its parts are read, each part while it is read, and sizes are asked for again. */
@@ -76,6 +76,7 @@ void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
     w->n_copied = 0;
+    w->asked = NULL;
     w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
@@ -136,14 +137,11 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
 static int may_be_equal(const Type *type);
 
-/* Whether JAX flattens a value, but by `jax.tree_util.register_static`. -1 with an error. */
+/* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
 static int is_flattened(Walk *w, PyObject *x) {
-    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x), *children, *aux;
-    int found = flat == NULL ? -1 : 0;
-    if (found == 0 && flat != Py_None)
-        found = !PyArg_ParseTuple(flat, "OO", &children, &aux) ? -1
-                : aux == x ? PyObject_IsTrue(children) : 1;
-    Py_XDECREF(flat);
+    PyObject *answer = PyObject_CallOneArg(w->state->given[IS_FLATTENED], x);
+    int found = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
     return found;
 }
 
@@ -153,9 +151,10 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
     if (type == NULL) return -1;
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
-        would tell, but equal ones are never missed. */
-        int is_late = may_be_equal(type) ? is_flattened(w, x) : 0;
+        would tell, but equal ones are never missed. Asked once for several in a row. */
+        int is_late = may_be_equal(type) && w->asked != type ? is_flattened(w, x) : 0;
         if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
+        w->asked = may_be_equal(type) ? type : w->asked;
         as_static = 1;
     }
     if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
@@ -212,7 +211,6 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 
 /* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)as_static;
     PyObject *state = PyObject_CallOneArg(w->state->given[STATE_OF], x);
     if (state == NULL) return -1;
     int failed;
@@ -222,7 +220,7 @@ static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
                (failed = enter()) == 0) {
         /* The state is new each time: nobody can change it. */
         w->below_mutable++;
-        failed = leave(read_held(w, state, 1));
+        failed = leave(read_held(w, state, as_static));
         w->below_mutable--;
     }
     Py_DECREF(state);
@@ -281,24 +279,47 @@ static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     return failed;
 }
 
-/* The fields that a generated `__eq__` compares. A field may be missing. */
-static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)as_static;
-    Py_ssize_t n = PyTuple_GET_SIZE(type->names);
+/* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries
+have the order of the names, so no search is needed. */
+static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
+    PyObject *key, *value;
+    Py_ssize_t before = *position;
+    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
+    *position = before;
+    return PyDict_GetItemWithError(fields, name);
+}
+
+/* The fields of a value, from its dictionary, if it has one; any of them may be missing. */
+static int read_names(Walk *w, const Type *type, PyObject *x, PyObject *fields, int as_static) {
+    Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(type->names, i));
-        int failed;
-        if (value != NULL) {
-            failed = read_held(w, value, 1);
-        } else if ((failed = -!PyErr_ExceptionMatches(PyExc_AttributeError)) == 0) {
-            PyErr_Clear();
-            failed = push(w, BITS, 0);
+        PyObject *name = PyTuple_GET_ITEM(type->names, i), *value = NULL;
+        if (fields != NULL) value = Py_XNewRef(next_field(fields, &position, name));
+        /* A Module's may be missing and another attribute there: Equinox ignores both. */
+        if (value == NULL && !type->is_node && !PyErr_Occurred()) {
+            value = PyObject_GetAttr(x, name);
+            if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
         }
+        int failed = PyErr_Occurred() ? -1
+                     : value == NULL  ? push(w, BITS, 0)
+                                      : read_held(w, value, as_static || i >= type->n_dynamic);
         Py_XDECREF(value);
         if (failed) return leave(-1);
     }
     return leave(0);
+}
+
+/* The fields that a generated `__eq__` compares: from the dictionary, which takes half the
+time of asking for attributes, unless their class does something else. */
+static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
+    PyObject *fields = NULL;
+    if (Py_TYPE(x)->tp_dictoffset != 0 && Py_TYPE(x)->tp_getattro == PyObject_GenericGetAttr &&
+        (fields = PyObject_GenericGetDict(x, NULL)) == NULL)
+        return -1;
+    int failed = read_names(w, type, x, fields, as_static);
+    Py_XDECREF(fields);
+    return failed;
 }
 
 /* Whether objects of a class are compared by an `__eq__` or a state of their own. */
@@ -389,22 +410,18 @@ static int read_list(Walk *w, const Type *type, PyObject *x, int as_static) {
     return leave(PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
 }
 
-/* Reads a key as a static, and its value. */
-static int read_item(Walk *w, PyObject *key, PyObject *value, int as_static) {
-    Py_INCREF(key);
-    Py_INCREF(value);
-    int failed = read_held(w, key, 1) < 0 || read_held(w, value, as_static) < 0;
-    Py_DECREF(key);
-    Py_DECREF(value);
-    return -failed;
-}
-
-/* The items, in the order that the dictionary has. */
-static int read_items(Walk *w, PyObject *x, int as_static) {
+/* The items, in the order that the dictionary has: each key as a static. */
+static int read_items(Walk *w, PyObject *x) {
     Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
     PyObject *key, *value;
-    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++)
-        if (read_item(w, key, value, as_static) < 0) return -1;
+    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++) {
+        Py_INCREF(key);
+        Py_INCREF(value);
+        int failed = read_held(w, key, 1) < 0 || read_held(w, value, 1) < 0;
+        Py_DECREF(key);
+        Py_DECREF(value);
+        if (failed) return -1;
+    }
     return n_read == n && PyDict_GET_SIZE(x) == n ? 0 : changed_size(x);
 }
 
@@ -422,7 +439,7 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
         failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
     if (!failed) failed = read_held(w, aux, 1);
     /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
-    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x, 1);
+    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x);
     leave(0);
 done:
     Py_XDECREF(parts);
@@ -430,110 +447,79 @@ done:
     return failed;
 }
 
-/* The items, in the order that JAX has for keys of several types, or of the user's. It says
-what is wrong with them. */
-static int read_flattened_items(Walk *w, PyObject *x) {
-    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x);
-    PyObject *parts = NULL, *keys = NULL, *children, *aux;
-    int failed = -1;
-    if (flat == NULL || !PyArg_ParseTuple(flat, "OO", &children, &aux) ||
-        (parts = PySequence_Tuple(children)) == NULL || (keys = PySequence_Tuple(aux)) == NULL)
-        goto done;
-    Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
-    failed = n == PyTuple_GET_SIZE(keys) && n == PyDict_GET_SIZE(x) ? 0 : changed_size(x);
-    for (i = 0; i < n && !failed; i++)
-        failed = read_item(w, PyTuple_GET_ITEM(keys, i), PyTuple_GET_ITEM(parts, i), 0);
-done:
-    Py_XDECREF(parts);
-    Py_XDECREF(keys);
-    Py_XDECREF(flat);
-    return failed;
-}
-
-/* The items in ascending order of their keys, which are all of `str` or all of `int`: JAX sorts
-them so, too (the self-check of `_engine.py`). */
-static int read_sorted_items(Walk *w, PyObject *x) {
-    PyObject *keys = PyDict_Keys(x);
-    if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys), i;
-    int failed = PyList_Sort(keys);
-    for (i = 0; i < n && !failed; i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i);
-        PyObject *value = PyDict_GetItemWithError(x, key);
-        if (value == NULL)
-            failed = PyErr_Occurred() ? -1 : changed_size(x);
-        else
-            failed = read_item(w, key, value, 0);
-    }
-    Py_DECREF(keys);
-    return failed || PyDict_GET_SIZE(x) == n ? failed : changed_size(x);
-}
-
-typedef enum { SORTED, TO_BE_SORTED, OF_ANY_TYPE } Keys;
-
-/* What the keys of a dictionary are: strings, or integers, in ascending order or not. */
-static Keys keys_of(PyObject *dict) {
-    PyObject *key, *value, *last = NULL;
-    Py_ssize_t position = 0;
-    Keys keys = SORTED;
-    for (; PyDict_Next(dict, &position, &key, &value); last = key) {
-        if (last != NULL && Py_TYPE(last) != Py_TYPE(key)) return OF_ANY_TYPE;
-        if (PyUnicode_CheckExact(key)) {
-            if (keys == SORTED && last != NULL && PyUnicode_Compare(last, key) > 0)
-                keys = TO_BE_SORTED;
-        } else if (PyLong_CheckExact(key)) {
-            keys = TO_BE_SORTED;
-        } else {
-            return OF_ANY_TYPE;
-        }
-    }
-    return keys;
-}
-
-/* As a node, sorted like JAX does; as a static, in the order that the function sees. */
-static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
-    if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
-    Keys keys = as_static ? SORTED : keys_of(x);
-    return leave(keys == SORTED         ? read_items(w, x, as_static)
-                 : keys == TO_BE_SORTED ? read_sorted_items(w, x)
-                                        : read_flattened_items(w, x));
-}
-
-/* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries
-have the order of the names, so no search is needed. */
-static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
+/* Whether a dictionary has these very keys, in this order. Runs no Python. */
+static int has_keys(PyObject *dict, const KeyOrder *order) {
     PyObject *key, *value;
-    Py_ssize_t before = *position;
-    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
-    *position = before;
-    return PyDict_GetItemWithError(fields, name);
+    Py_ssize_t position = 0, i = 0;
+    if (order->keys == NULL || PyList_GET_SIZE(order->keys) != PyDict_GET_SIZE(dict)) return 0;
+    while (PyDict_Next(dict, &position, &key, &value))
+        if (PyList_GET_ITEM(order->keys, i++) != key) return 0;
+    return 1;
 }
 
-/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
-`Module.__getattribute__` is Python. */
-static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_static) {
-    Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
+/* Remembers the order of a dictionary's keys: 1. 0 if only JAX knows it, -1 with an error. */
+static int sort_keys(State *state, PyObject *dict, KeyOrder *order) {
+    PyObject *keys = PyDict_Keys(dict), *sorted = NULL;
+    if (keys != NULL) sorted = PyObject_CallOneArg(state->given[SORTED_KEYS], keys);
+    int found = sorted == NULL ? -1 : sorted != Py_None;
+    if (found == 1) {
+        Py_XSETREF(order->keys, Py_NewRef(keys));
+        Py_XSETREF(order->sorted, Py_NewRef(sorted));
+    }
+    Py_XDECREF(keys);
+    Py_XDECREF(sorted);
+    return found;
+}
+
+/* The values of a dictionary in the order of its sorted keys, each after its key. */
+static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *values) {
+    Py_ssize_t n = PyList_GET_SIZE(sorted);
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *name = PyTuple_GET_ITEM(type->names, i);
-        PyObject *value = next_field(fields, &position, name);
-        if (value == NULL && PyErr_Occurred()) return leave(-1);
-        /* A field may be missing and another attribute there: Equinox ignores both. */
-        int failed = value == NULL ? push(w, BITS, 0)
-                                   : read_value(w, value, as_static || i >= type->n_dynamic);
-        if (failed) return leave(-1);
+        PyObject *pair = PyList_GET_ITEM(sorted, i);
+        Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1));
+        if (read_held(w, PyTuple_GET_ITEM(pair, 0), 1) < 0 ||
+            read_held(w, PyList_GET_ITEM(values, number), 0) < 0)
+            return leave(-1);
     }
     return leave(0);
 }
 
-/* One that has more or less than its fields, such as a wrapper with a docstring of its own,
-is read as any node. */
+/* As a node, sorted like JAX does; as a static, in the order that the function sees. */
+static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0;
+    PyObject *key, *value;
+    if (as_static || !PyDict_Next(x, &position, &key, &value))
+        return push_node(w, type, n) < 0 || enter() < 0 ? -1 : leave(read_items(w, x));
+    KeyOrder *order = &w->state->orders[((size_t)(uintptr_t)key / 16 + n) % N_ORDERS];
+    PyObject *values = PyDict_Values(x), *sorted = NULL;
+    int found = 1;
+    while (found == 1 && values != NULL && !has_keys(x, order)) {
+        found = sort_keys(w->state, x, order); /* which runs Python, that may change any */
+        Py_CLEAR(values);
+        values = PyDict_Values(x);
+    }
+    int failed = -1;
+    if (values != NULL && found == 1) {
+        sorted = Py_NewRef(order->sorted);
+        failed = read_sorted(w, type, sorted, values);
+    } else if (values != NULL && found == 0 && push_node(w, type, -1) == 0) {
+        failed = read_node(w, type, x, 0);
+    }
+    Py_XDECREF(sorted);
+    Py_XDECREF(values);
+    return failed;
+}
+
+/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
+`Module.__getattribute__` is Python. One that has more or less than its fields, such as a wrapper
+with a docstring of its own, is read as any node. */
 static int read_module(Walk *w, const Type *type, PyObject *x, int as_static) {
     PyObject *fields = PyObject_GenericGetDict(x, NULL);
     if (fields == NULL) return -1;
     int failed;
     if (PyDict_GET_SIZE(fields) == PyTuple_GET_SIZE(type->names))
-        failed = read_fields_of(w, type, fields, as_static);
+        failed = read_names(w, type, x, fields, as_static);
     else
         failed = push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
     Py_DECREF(fields);

@@ -2,7 +2,7 @@
 
 A trail has no ambiguity: each value begins with its type, or is one entry, and the type
 says what follows. So two calls whose trails have the same entries have the same statics
-by the contract (`_statics.py`), and the same structure. */
+by the contract, and the same structure. */
 
 #include "fastjit.h"
 

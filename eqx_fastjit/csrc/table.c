@@ -105,14 +105,14 @@ static int has_changed(const Specialization *self, State *state, const Mutable *
     return same != 1;
 }
 
-/* Whether any has, for a call. If that has the same object, its present state was just
+/* Whether any has, for a call with these. If that has the same object, its present state was just
 compared. (Equal trails have equally many parts that can be changed, unless an object was given
 another class.) */
 static int is_stale(const Specialization *self, State *state, const Mutable *mutables, size_t n) {
-    if (n != self->n_witnesses) return 1;
+    if (mutables != NULL && n != self->n_witnesses) return 1;
     int stale = 0;
-    for (size_t i = 0; i < n && !stale; i++)
-        if (mutables[i].object != self->witnesses[i].object)
+    for (size_t i = 0; i < self->n_witnesses && !stale; i++)
+        if (mutables == NULL || mutables[i].object != self->witnesses[i].object)
             stale = has_changed(self, state, &self->witnesses[i]);
     return stale;
 }
@@ -120,9 +120,7 @@ static int is_stale(const Specialization *self, State *state, const Mutable *mut
 static PyObject *specialization_is_stale(Specialization *self, PyObject *unused) {
     (void)unused;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    int stale = module == NULL ? -1 : 0;
-    for (size_t i = 0; i < self->n_witnesses && !stale; i++)
-        stale = has_changed(self, PyModule_GetState(module), &self->witnesses[i]);
+    int stale = module == NULL ? -1 : is_stale(self, PyModule_GetState(module), NULL, 0);
     return stale < 0 ? NULL : PyBool_FromLong(stale);
 }
 

@@ -29,9 +29,8 @@ from eqx_fastjit._facts import (
     placement_of,
     SETTINGS,
 )
-from eqx_fastjit._statics import has_only_identity, is_array
+from eqx_fastjit._statics import has_only_identity, is_array, known_reader, Walk
 from eqx_fastjit._texts import describe_static, show_array
-from eqx_fastjit._trails import known_reader, static_key
 
 
 # Fields of statics, of a call in all.
@@ -305,7 +304,7 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
             identity = hash(x)
         else:
             # What is within a static is told apart by its fields, and by the whole.
-            identity = 0 if part.of and has_fields else hash(static_key(x))
+            identity = 0 if part.of and has_fields else hash((*Walk(x, True).trail,))
     except Exception:  # of the class's own hash, say
         identity = id(x)
     array: Any = x if is_array(x, abstract=True) else None

@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 from eqx_fastjit._engine import ENGINE
-from eqx_fastjit._statics import state_of
-from eqx_fastjit._structure import DYNAMIC
+from eqx_fastjit._statics import DYNAMIC, state_of
 from eqx_fastjit._texts import describe_static
 
 from ._describe import describe, Leaf

@@ -2,12 +2,11 @@
 
 import ast
 import re
-import textwrap
 
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _statics, insight
+from eqx_fastjit import insight
 from scripts import generate_docs
 
 from .pages import ROOT, text_of
@@ -25,17 +24,6 @@ def test_public_names_are_documented(module):
         assert re.search(entry, reference, re.MULTILINE), name
     entries = re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", reference, re.M)
     assert set(entries) <= set(module.__all__)
-
-
-def test_the_contract_is_that_of_the_code():
-    """The page has the docstring's words."""
-
-    def words(text: str) -> list[str]:
-        return re.sub(r"^> ?", "", text, flags=re.MULTILINE).split()
-
-    contract = (_statics.__doc__ or "").partition("\n\n")[2]
-    contract = textwrap.dedent(contract).partition("\n\nThis file says")[0]
-    assert " ".join(words(contract)) in " ".join(words(text_of("docs/contract.md")))
 
 
 def test_the_help_of_each_command_is_that_of_the_code():

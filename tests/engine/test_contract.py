@@ -644,6 +644,20 @@ def _as_dataclass(cls):
 AllEqual = type("AllEqual", (), {"__eq__": lambda x, y: True, "__hash__": lambda x: 1})
 
 
+def test_keys_that_are_moved_or_made_anew():
+    """Each value goes to its key, and an equal dictionary shares the trace."""
+    f, traces = count_traces(lambda tree: {k: 2 * x for k, x in tree.items()})
+    tree = {"weight": X, "bias": X + 1, "scale": X + 2}
+    for i in range(12):
+        key = list(tree)[i % 3]
+        new = "".join(list(key)) if i % 2 else key
+        tree[new] = tree.pop(key) + 1
+        out = f(tree)
+        assert out.keys() == tree.keys()
+        assert all(jnp.array_equal(out[k], 2 * x) for k, x in tree.items())
+    assert len(traces) == 1
+
+
 @pytest.mark.parametrize("register", [_as_node, _as_dataclass])
 @pytest.mark.parametrize(
     "around", [lambda p: p, lambda p: [{"b": (p, X), "a": p}], Inner]

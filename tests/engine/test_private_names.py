@@ -59,7 +59,7 @@ def test_an_equinox_that_flattens_fields_by_name():
 
 # What is no more when the library is first used, the engine, and a part of the warning.
 WAYS_DOWN = [
-    ("from eqx_fastjit import _native; del _native.Plan", "python", "Python engine"),
+    ("from eqx_fastjit import _native; del _native.Plan", "equinox", "not read as JAX"),
     ("del jax.ShapeDtypeStruct", "equinox", "no attribute 'ShapeDtypeStruct'"),
     ("jax.monitoring.register_scalar_listener = lambda _: 1 / 0", "equinox", "zero"),
 ]
