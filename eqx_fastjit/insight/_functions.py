@@ -14,7 +14,7 @@ from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_number, is_optimiser, Object
-from ._rules import Part, part_of, Row
+from ._rules import Part, part_of, Row, rules
 from ._table import Column, Table
 from ._why import costliest, line_of, name_of, show_placement
 from ._words import listed, shortened, show_place
@@ -203,6 +203,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
             made.append(name)
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
+    if any(is_optimiser(table.leaf(cells[x])) for x in made):
+        text += f" ({rules()['optimiser']['edit'].partition('; ')[2]})"
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
 
 

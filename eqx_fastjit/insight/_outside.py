@@ -1,8 +1,8 @@
 """Operations outside of jit: each is a program of its own.
 
-Most are compiled once, as a program starts. What a line compiles again and again is
+A few are compiled once, as a program starts. What a line compiles again and again is
 waste: its operands have other shapes each time, or a function that it is given is made
-anew.
+anew. So is what a function compiles that calls nothing jitted: it could be one program.
 """
 
 import collections
@@ -14,19 +14,22 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._facts import is_users, is_written_by_user, Place
 
 from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._programs import show_aval
 from ._rules import part_of, Row
-from ._why import costliest
+from ._why import costliest, is_operation
 from ._words import listed, shortened
 
 
 # How often an operation is compiled at a line that is no accident: models may have
 # layers of a few widths.
 _LEAST = 5
+# Operations of a function of which nothing is jitted, from which one program is told to
+# take their place; and about what that takes, of what they took.
+_MANY, _LEFT = 10, 0.25
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
 # Equations that are looked at, operands that are shown.
@@ -95,74 +98,119 @@ def program_key(event: Event) -> tuple[str, str]:
     return event.function.name, program.same if program else f"{event.number}"
 
 
+class _Repeated(NamedTuple):
+    """Compilations of one operation at one line, and below a line that repeats it."""
+
+    line: Place
+    events: list[Event]
+    # What tells the calls from others that the line made again and again, if it did.
+    calls: set[Any]
+
+
 def operation_rows(
     events: Iterable[Event], seen: Callable[[Event], Operation]
 ) -> list[tuple[Row, list[Event]]]:
-    """What functions of the user's compile again and again, and what is spared."""
+    """What functions of the user's compile outside of jit, and what is spared.
+
+    `events`: all of the run.
+    """
+    # The functions on the way to what is jitted, which are none to be jitted.
+    jitting = {
+        frame[::2]
+        for e in events
+        if e.function.place is not None and is_users(e.function.place.file)
+        for frame in e.frames
+    }
     paths: dict[Any, list[Event]] = collections.defaultdict(list)
-    for event in events:
-        if event.frames and not seen(event).is_making:
-            paths[event.frames, event.function.name].append(event)
-    lines: dict[Any, list[Event]] = collections.defaultdict(list)
-    calls: dict[Any, set[Any]] = collections.defaultdict(set)
+    for e in events:
+        if is_operation(e) and e.frames and not seen(e).is_making:
+            paths[e.frames, e.function.name].append(e)
+    functions: dict[Any, dict[Any, _Repeated]] = {}
     for (frames, name), found in paths.items():
-        level = _repeated(frames, [seen(e).calls for e in found])
-        key = frames[level], frames[0], name
-        lines[key] += found
-        calls[key].update(seen(e).calls[level:][:1] for e in found)
-    functions: dict[Any, list[tuple[Place, list[Event]]]] = {}
-    for key, found in lines.items():
-        place = key[0]
-        if len(calls[key]) >= _LEAST:
-            own = functions.setdefault((place.file, place.function), [])
-            own.append((place, found))
-    return [_row(found, seen) for found in functions.values()]
+        calls = [seen(e).calls for e in found]
+        inside = [*itertools.takewhile(lambda x: x[::2] not in jitting, frames)]
+        own = [i for i, x in enumerate(inside) if not x.function.endswith(">")][-1:]
+        level = _repeated(frames, calls)
+        if level is not None:  # a loop in it is nearer than what calls that
+            own = [min(level, i) for i in own]
+        line = frames[level or 0]
+        if level is None and own:
+            line = [*frames[own[0] + 1 :], frames[own[0]]][0]
+        function = frames[own[0]] if own else line
+        lines = functions.setdefault((function[::2], bool(own)), {})
+        repeated = lines.setdefault(
+            (line, frames[0], name), _Repeated(line, list[Event](), set[Any]())
+        )
+        repeated.events.extend(found)
+        repeated.calls.update([] if level is None else (x[level] for x in calls))
+    rows: list[tuple[Row, list[Event]]] = []
+    for ((_, function), is_own), lines in functions.items():
+        is_whole = is_own and sum(len(x.events) for x in lines.values()) >= _MANY
+        chosen = [x for x in lines.values() if is_whole or len(x.calls) >= _LEAST]
+        if chosen:
+            rows.append(_row(function, chosen, is_whole, seen))
+    return rows
 
 
-def _repeated(frames: Sequence[Place], calls: Sequence[tuple[Any, ...]]) -> int:
-    """Which of the user's functions repeats what it calls; else the innermost.
+def _repeated(
+    frames: Sequence[Place], calls: Sequence[tuple[tuple[Any, Any], ...]]
+) -> int | None:
+    """Which of the user's functions repeats what it calls.
 
     That is the innermost of which one call has made several: with the loop around a
     function of the user's, rather than the lines in it. A model is as one of them.
     """
-    levels = [i for i, x in enumerate(frames) if not x.function.endswith(".__call__")]
-    for i in levels:
+    for i, frame in enumerate(frames):
         own = {x[i] for x in calls if i < len(x)}
-        if len(own) > len({function for function, _ in own}):
+        is_repeated = len(own) > len({function for function, _ in own})
+        if is_repeated and not frame.function.endswith(".__call__"):
             return i
-    return next(iter(levels), 0)
+    return None
 
 
 def _row(
-    found: list[tuple[Place, list[Event]]], seen: Callable[[Event], Operation]
+    function: str,
+    found: list[_Repeated],
+    is_whole: bool,
+    seen: Callable[[Event], Operation],
 ) -> tuple[Row, list[Event]]:
-    """The row of a function, by its lines. Of each operation, the first is needed."""
-    found.sort(key=lambda x: -sum(e.seconds for e in x[1][1:]))
-    again = [e for _, x in found for e in x[1:]]
-    line = costliest((place, e.seconds) for place, x in found for e in x)
-    main = found[0][1]
+    """The row of a function. Of each operation, the first is needed.
+
+    `is_whole`: all of its operations could be one program instead.
+    """
+    found.sort(key=lambda x: -sum(e.seconds for e in x.events[1:]))
+    main = found[0].events
+    again = [e for x in found if len(x.calls) >= _LEAST for e in x.events[1:]]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
     values = tuple(dict.fromkeys(seen(e).operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(seen(e).results for e in main))
+    every = [e for x in found for e in x.events]
+    rest = [e.seconds for e in every if e not in again]
     saves = sum(e.seconds for e in again)
+    if is_whole:
+        saves += sum(rest) - max(max(rest), sum(rest) * _LEFT)
+    is_other = bool(again) and not is_same
+    shown = [shortened(x, 40) for x in values[:2]]
     facts = {
-        "operations": listed((x[0].function.name for _, x in found), 2),
-        "values": ", ".join([*(shortened(x, 40) for x in values[:2]), "..."]),
+        "operations": listed((x.events[0].function.name for x in found), 2),
+        "values": f": {', '.join([*shown, '...'])}" if is_other else "",
+        "shape": "one shape, " if is_other else "",
     }
     rule = "eager-function" if is_same else "eager"
-    fields: Any = {"values": values, "count": len(again), "other_data": not is_same}
+    fields: Any = {"values": values, "count": len(again), "other_data": is_other}
     part = part_of(rule, facts, saves=saves, gain=saves, **fields)
     row = Row(
-        found[0][0].function.rpartition("<locals>.")[2],
+        function.rpartition("<locals>.")[2],
         (part,),
-        line,
-        seconds=sum(e.seconds for _, x in found for e in x),
+        costliest((x.line, e.seconds) for x in found for e in x.events),
+        seconds=sum(e.seconds for e in every),
         saves=saves,
-        other_data=0.0 if is_same else saves,
-        compilations=sum(len(x) for _, x in found),
-        programs=len({program_key(e) for _, x in found for e in x}),
+        other_data=saves if is_other else 0.0,
+        about=is_whole,
+        compilations=len(every),
+        programs=len({*map(program_key, every)}),
     )
-    return row, again
+    return row, every if is_whole else again

@@ -87,7 +87,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
     left = {e: e.seconds for e in run.events if e.compile and not e.failed}
     tables = [table for table, _ in tables_of(run.events, run.before)]
     found = [*map(row_of, tables)]
-    found += operation_rows(operations, lambda e: look_at(run, e).operation)
+    found += operation_rows(run.events, lambda e: look_at(run, e).operation)
     rows: list[Row] = []
     for row, spared in filter(None, found):
         rows.append(row)

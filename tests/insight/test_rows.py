@@ -567,3 +567,24 @@ def test_operations_of_a_function_that_a_loop_calls():
     (row,) = [x for x in report.rows if x.parts[0].rule == "eager"]
     assert row.line.line - loop.__code__.co_firstlineno == 2
     assert row.function == "loop"
+
+
+def test_a_function_in_which_nothing_is_jitted():
+    """All that it compiles could be one program, and the row says about so."""
+    step = filter_jit(lambda x: x + 1)
+
+    def score(x):
+        x = jnp.sin(x) * jnp.cos(x) + jnp.tan(x) - jnp.exp(x) / jnp.sqrt(x)
+        return jnp.max(x) + jnp.min(x) + jnp.mean(jnp.abs(jnp.sinh(x)))
+
+    def program():
+        return score(step(ones(19)))
+
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        program()
+    (row,) = [x for x in report.rows if x.parts[0].rule == "eager"]
+    assert (row.function, row.about) == (score.__qualname__.split(".")[-1], True)
+    assert row.line.line - program.__code__.co_firstlineno == 1
+    assert 0.5 * row.seconds < row.saves < row.seconds
+    assert row.other_data == 0
