@@ -13,7 +13,7 @@ from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
-from ._target import target
+from ._profile import target
 from ._words import listed, plural, show_bytes, show_place, table
 
 

@@ -1,9 +1,11 @@
 """`profile`: what a call costs, and where Python spends the time."""
 
 # Of JAX's functions not all have types. A jitted function is called in other ways than
-# a user calls it.
+# a user calls it. Callables may be anything.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 # pyright: reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportFunctionMemberAccess=false
+# pyright: reportAttributeAccessIssue=false
 
 import collections
 import dataclasses
@@ -14,17 +16,17 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 
 from eqx_fastjit._facts import is_users, Place
 from eqx_fastjit._install import equinox_filter_jit
-from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._jit import filter_jit, JitWrapped
 
 from ._equations import JAX
 from ._events import history
-from ._target import target
 from ._words import show_place, show_seconds, table, wrapped
 
 
@@ -145,6 +147,40 @@ def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
                 jax.block_until_ready(call())
         found.append(_below(profiler.last_session, "warm calls", name))
     return functools.reduce(lambda a, b: type(a).combine(a, b), found)
+
+
+# --- what is called -------------------------------------------------------------------
+
+
+_JAX_JIT: Any = type(jax.jit(lambda: None))
+_JITTED: Any = (JitWrapped, _JAX_JIT, type(equinox_filter_jit(lambda: None)))
+
+
+class Target(NamedTuple):
+    """A call of a function, as the user gave it."""
+
+    name: str
+    # Without jit.
+    fun: Callable[..., Any]
+    # The same under this library, or as it is if it is of `jax.jit`.
+    jitted: Any
+    # With those that a bound method puts before the others.
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    """The target of a call. Raises `TypeError` for what cannot be called."""
+    if not callable(f):
+        raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
+    if isinstance(f, eqx.Partial | functools.partial):  # or a bound method
+        f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
+    elif hasattr(f, "__func__"):
+        f, args = f.__func__, (f.__self__, *args)
+    fun = f.__wrapped__ if isinstance(f, _JITTED) else f
+    jitted = f if isinstance(f, JitWrapped | _JAX_JIT) else filter_jit(fun)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    return Target(str(name), fun, jitted, args, kwargs)
 
 
 def contenders(

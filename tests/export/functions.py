@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
+from tests.support.same import assert_same
 
 
 # Each function below appends its name here whenever its Python code runs.
@@ -233,30 +234,6 @@ def filter_jit(test):
     return eqx_fastjit.filter_jit(test.function, **test.options)
 
 
-def check_same(got, want, committed=True):
-    """Two results are equal, including types, dtypes and placement."""
-    assert jtu.tree_structure(_placeholders(got)) == jtu.tree_structure(
-        _placeholders(want)
-    )
-    for a, b in zip(jtu.tree_leaves(got), jtu.tree_leaves(want), strict=True):
-        if not isinstance(b, jax.Array):
-            assert type(a) is type(b) and (repr(a) == repr(b))
-            continue
-        # `typeof` adds the mesh from the sharding, which an aval by itself may lack.
-        assert jax.typeof(a) == jax.typeof(b)
-        assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
-        assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
-        assert not committed or a.committed == b.committed
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jr.key_data(a), jr.key_data(b)
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def _placeholders(tree):
-    """The tree without its leaves, for comparison: partials compare by identity."""
-    return jtu.tree_map(lambda _: 0, tree, is_leaf=lambda x: x is None)
-
-
 def check(folder, functions, trusted):
     """Load each file of a folder, and compare its results with the function's."""
     for name, test in functions.items():
@@ -275,5 +252,5 @@ def check(folder, functions, trusted):
         ]
         for got in results:
             # The results of `jax.export.Exported.call` are always committed.
-            check_same(got, want, committed=trusted)
+            assert_same(got, want, committed=trusted, rtol=1e-5)
         print(f"{name}: same")

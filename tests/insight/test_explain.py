@@ -212,27 +212,6 @@ def test_an_observer_that_raises_ends_no_call(capsys):
     assert capsys.readouterr().err.count("ends here: ValueError('wrong')") == 1
 
 
-def test_an_observer_that_computes():
-    """What it calls is no part of the call that it is told of."""
-    g = filter_jit(lambda x: x * 2)
-    told = []
-
-    def observer(event):
-        told.append(event)
-        if not event.is_outside and event.function.key() != g._function.info.key():
-            g(np.ones(event.signature[0].shape))
-            jax.jit(lambda x: x - 1).lower(np.ones(2)).compile()
-
-    _events.watch(observer)
-    f = filter_jit(lambda x: x + 1)
-    for n in (2, 3):
-        f(np.ones(n))
-    _events.unwatch(observer)
-    found = [e for e in told if not e.is_outside]
-    assert len(found) == 4 and all(e.traced and e.compile for e in found)
-    assert all(e.inside is None for e in told)
-
-
 def test_seconds_are_those_that_jax_tells(events):
     """Of functions of this library, and of others."""
     told = {}
@@ -347,14 +326,6 @@ def test_a_static_that_claims_to_be_an_array(cls):
     claims = mock.Mock(spec=cls)
     for x in (claims, Config(claims)):
         assert describe([("x", x)])[0].kind == "static"
-
-
-def test_a_tracer_has_no_placement():
-    traced = []
-    jax.jit(lambda x: traced.extend(describe([("x", x), ("n", 3)])))(X)
-    placed = describe([("x", jax.device_put(X, jax.devices()[0])), ("n", 3)])
-    assert traced[0].sharding is None and placed[0].sharding
-    assert placed[0]._replace(sharding=None) == traced[0] and placed[1] == traced[1]
 
 
 def test_nothing_of_the_users_is_kept():

@@ -19,6 +19,8 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
+from tests.support.modules import Holder
+
 
 CASES = {}
 
@@ -388,44 +390,6 @@ def structure_changes(jit, traced):
 
 
 @case
-def registered_nodes(jit, traced):
-    @jtu.register_dataclass
-    @dataclasses.dataclass
-    class D:
-        a: jax.Array
-        b: typing.Any
-        tag: str = dataclasses.field(default="t", metadata={"static": True})
-
-    @jtu.register_pytree_node_class
-    class C:
-        def __init__(self, x, n):
-            self.x, self.n = x, n
-
-        def tree_flatten(self):
-            return (self.x,), self.n
-
-        @classmethod
-        def tree_unflatten(cls, n, children):
-            return cls(*children, n)
-
-    @jit
-    def f(d, c):
-        traced()
-        return d, c.x * 2, c.n, C(c.x, 3)
-
-    def show(out):
-        d, x, n, c = out
-        return d.a, d.b, d.tag, x, n, c.x, c.n
-
-    yield show(f(D(X(1), 2), C(X(2), "n")))
-    yield show(f(D(X(1), 2), C(X(2), "n")))
-    for _ in range(20):
-        out = f(D(X(1), 2, "u"), C(X(2), "n"))
-    yield show(out)
-    yield show(f(D(X(1), X(1)), C(X(2), "m")))
-
-
-@case
 def nodes_that_unflatten_makes_otherwise(jit, traced):
     """What `__init__` converts or makes anew is not what was flattened."""
 
@@ -620,22 +584,17 @@ def custom_derivatives_of_equinox(jit, traced):
 # --- a trace is that of its own call ---
 
 
-class WithStatic(eqx.Module):
-    w: jax.Array
-    s: object = eqx.field(static=True)
-
-
 @case
 def other_shapes_after_a_static_was_changed(jit, traced):
     @jit
     def f(m):
         traced()
-        return m.w * m.s[0]
+        return m.x * m.static[0]
 
-    m = WithStatic(X(2), [1])
+    m = Holder(X(2), [1])
     yield f(m)
-    m.s[0] = 5
-    yield f(WithStatic(X(3), [1]))
+    m.static[0] = 5
+    yield f(Holder(X(3), [1]))
 
 
 @case
