@@ -301,9 +301,9 @@ static int read_names(Walk *w, const Type *type, PyObject *x, PyObject *fields, 
             value = PyObject_GetAttr(x, name);
             if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
         }
-        int failed = PyErr_Occurred() ? -1
-                     : value == NULL  ? push(w, BITS, 0)
-                                      : read_held(w, value, as_static || i >= type->n_dynamic);
+        int failed = value != NULL ? read_held(w, value, as_static || i >= type->n_dynamic)
+                     : PyErr_Occurred() ? -1
+                                        : push(w, BITS, 0);
         Py_XDECREF(value);
         if (failed) return leave(-1);
     }

@@ -96,11 +96,12 @@ def test_version():
         assert names.count(name) == 1
 
 
-@pytest.mark.parametrize("name", ["run", "doctor"])
-def test_a_program_runs_as_under_python(name, script):
-    ended = command(name, script, "3", "--json", "--help", code=3)
+@pytest.mark.parametrize("words", [["run"], ["doctor"], ["run", "-m"]], ids=" ".join)
+def test_a_program_runs_as_under_python(words, script, tmp_path):
+    words = [*words, script.stem if "-m" in words else script]
+    ended = command(*words, "3", "-m", "--json", "--help", code=3, cwd=tmp_path)
     first, second = ended.stdout.splitlines()
-    assert first == f"__main__ {[str(script), '3', '--json', '--help']} True"
+    assert first == f"__main__ {[str(script), '3', '-m', '--json', '--help']} True"
     assert second.startswith("eqx_fastjit._jit") and second.endswith("[2.0, 2.0]")
 
 
@@ -115,11 +116,6 @@ def test_tracebacks(script):
     traceback, _, report = ended.stderr.partition("eqx-fastjit doctor:")
     assert "AttributeError" in traceback and "_device.py" not in traceback
     assert "ran for" in report
-
-
-def test_modules(script, tmp_path):
-    ended = command("run", "-m", "program", "0", "-m", cwd=tmp_path)
-    assert "__main__" in ended.stdout and "'0', '-m']" in ended.stdout
 
 
 @pytest.mark.parametrize(

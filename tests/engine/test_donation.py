@@ -81,7 +81,6 @@ def test_the_arrays_of_the_callable():
             return Scale(self.w + x), x + 1
 
     for donate in ("all", "all-except-first", "none"):
-        w, x = jnp.ones(3), jnp.ones(3)
         expected = []
         for jit in (eqx.filter_jit, filter_jit):
             w, x = jnp.ones(3), jnp.ones(3)

@@ -84,6 +84,10 @@ class Stranger(eqx.Module):
 Stranger.__qualname__ = "Missing"
 
 
+class Static(eqx.Module):
+    x: jax.Array = eqx.field(static=True)
+
+
 def layer():
     activation = ft.partial(jax.nn.leaky_relu, negative_slope=0.1)
     return Layer(jnp.eye(3), Config(2.0), Mode.SLOW, 0.5, activation)

@@ -262,6 +262,7 @@ def test_its_signature_is_that_of_the_function(folder):
 # --- what is refused ------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_what_cannot_be_written_is_refused_before_tracing():
     class Local(eqx.Module):
         x: jax.Array
@@ -278,6 +279,7 @@ def test_what_cannot_be_written_is_refused_before_tracing():
             r"`model\[1\]\[0\]` cannot be exported: <test_what",
         ),
         (functions.Stranger(jnp.ones(2)), "`model` cannot be exported: .*its class"),
+        (functions.Static(jnp.ones(2)), r"`model\.x` cannot be exported"),
         (object(), r"`model` cannot be exported: <object>: .*compared by identity"),
         ({"a": [object()]}, r"`model\['a'\]\[0\]` cannot be exported"),
     ):
@@ -288,18 +290,6 @@ def test_what_cannot_be_written_is_refused_before_tracing():
         filter_jit(lambda x: (x, object())).export(_X)
     with pytest.raises(ValueError, match="cannot be built from a file"):
         filter_jit(lambda x: (x, slice(1, 2))).export(_X)
-
-
-@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
-def test_arrays_in_static_fields_are_refused():
-    class Static(eqx.Module):
-        x: jax.Array = eqx.field(static=True)
-
-    functions.Static, Static.__qualname__ = Static, "Static"
-    Static.__module__ = functions.__name__
-    with pytest.raises(ValueError, match=r"`model\.x` cannot be exported"):
-        filter_jit(lambda model, x: x).export(Static(jnp.ones(2)), _X)
-    del functions.Static
 
 
 @pytest.mark.parametrize("kind", ["print", "callback", "io", "check"])

@@ -6,7 +6,8 @@ Promises 36, 38 of docs/reliability.md.
 import contextlib
 import dataclasses
 import re
-import types
+from fractions import Fraction
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +38,8 @@ X = np.ones(2, np.float32)
         ((X, 1), (X, 2), "number"),
         ((X, 1, "a"), (X, 1, "b"), "label"),
         ((X, 1, object()), (X, 1, object()), "object"),
+        ((X, 1, Fraction(1)), (X, 1, Fraction(2)), "object"),  # it has no `__dict__`
+        ((X, 1, partial(abs)), (X, 1, partial(abs)), "function"),
         ((X, 1, optax.sgd(1.0)), (X, 1, optax.sgd(1.0)), "optimiser"),
         ((X, jnp.asarray(1.0)), (X, jnp.float32(1.0)), "weak-type"),
         ((X,), (X[:1],), None),
@@ -128,10 +131,6 @@ class Config:
         ([(X, [X]), (X, [X, X])], "n list"),
         ([(X, 1, {"a": X}), (X, 1, {"b": X})], "flag['a']"),
         ([(X, Config(0.1)), (X, Config(0.2))], "n.rate 0.1, 0.2"),
-        (
-            [(X, types.SimpleNamespace(rate=rate)) for rate in (0.1, 0.2)],
-            "n.rate 0.1, 0.2",
-        ),
         ([(X, "a" * 99), (X, "a" * 98)], "n 'aaa"),
         ([(X, 2), (X[:1], 1)], "n 2, 1"),
         ([(X, 1, "a"), (X, 2, "b"), (X, 3, "a")], "n 1, 3"),  # the nearest call

@@ -100,14 +100,12 @@ def timing(*rounds):
 )
 def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
     each = {
-        name: timing(*[seconds] * 5)
+        name: timing(*[seconds] * 4, 9 * seconds)
         for name, seconds in zip(NAMES, (ours, flat, equinox), strict=True)
     }
     text = _profile._conclusion(each)
-    for part in parts:
-        assert part in text
-    assert text.endswith(".")
-    assert ". " not in text
+    assert all(part in text for part in parts)
+    assert text.endswith(".") and ". " not in text
 
 
 def test_without_pyinstrument_there_is_no_tree(monkeypatch):
@@ -127,13 +125,6 @@ def test_rounds_are_interleaved_and_as_many_for_each(monkeypatch):
     rounds = "".join(made)[-3 * _profile.LEAST_ROUNDS :]
     assert rounds == "abc" * _profile.LEAST_ROUNDS
     assert [len(x.rounds) for x in found.values()] == [_profile.LEAST_ROUNDS] * 3
-
-
-def test_what_is_saved_is_the_median_over_rounds():
-    fast, slow = timing(1.0, 9.0, 1.0), timing(3.0, 11.5, 3.0)
-    saved, noise = fast.saves_over(slow)
-    assert saved == 2.0
-    assert 0 < noise < 0.5
 
 
 # --- of a program ---

@@ -135,21 +135,6 @@ def test_a_cache_that_is_set_has_no_row():
     assert report_of(kept, event(2, name="other"), cache=None).rows == ()
 
 
-def test_what_parts_save_adds_up():
-    """Each beyond those above it, whatever it saves alone."""
-    pairs = [(n, text) for n in (1, 2, 3) for text in ("a", "b")]
-    events = [
-        event(i, static("n", n), static("text", text), seconds=2.0)
-        for i, (n, text) in enumerate(pairs)
-    ]
-    (row,) = report_of(*events).rows
-    assert [(x.rule, x.gain, x.saves) for x in row.parts] == [
-        ("number", 8, 8),
-        ("label", 2, 6),
-    ]
-    assert (row.saves, row.compilations, row.programs) == (10, 6, 1)
-
-
 def test_seconds_of_functions_inside_are_those_of_the_outermost():
     """They are told once, and it is not the function inside that has a row."""
     inside = {"name": "inner", "trace": 1.0, "lower": 0.0, "compile": 0.0}
