@@ -353,20 +353,21 @@ CASES = {
         "3 of 3: lengths x 2",
         "float32[16], float32[24], float32[32] [lengths]: pad to 32, the longest here",
     ),
-    "lengths of several axes": (
-        called(
-            lambda x: x * 2, *((ones(*s),) for s in ((4, 4), (3, 4), (4, 3), (5, 6)))
-        ),
-        "4 of 4: lengths x 3",
-    ),
-    "lengths of several arrays": (
+    "lengths of several axes and arrays": (
         called(
             lambda x, y: x.sum() + y.sum(),
-            *((ones(n, 4), ones(n, 9 - n)) for n in (3, 5, 7)),
+            *((ones(*s), ones(s[0])) for s in ((4, 4), (3, 4), (4, 3), (5, 6))),
         ),
-        "3 of 3: lengths x 2",
-        "; y float32[3,6], float32[5,4], float32[7,2] [lengths]: pad to float32[7,4] "
-        "and float32[7,6]",
+        "4 of 4: lengths x 3",
+        "x float32[4,4], float32[3,4], float32[4,3], ...; y float32[4], float32[3], "
+        "float32[5] [lengths]: pad to float32[5,6] and float32[5]",
+    ),
+    "keys of two kinds": (
+        called(
+            jax.random.uniform, (jax.random.key(0),), (jax.random.key(0, impl="rbg"),)
+        ),
+        "2 of 2: dtype key 1",
+        "make it key<rbg> in all calls",
     ),
     "tuples of arrays": (
         called(
@@ -469,31 +470,22 @@ def test_a_row_of_a_function_that_is_made_again_has_its_line():
     assert (part.values, part.count) == ((), 1)
 
 
-def test_a_row_of_a_function_that_is_passed_has_its_line():
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_row_of_a_function_that_is_passed_has_its_lines(n):
     def passed():
         f = filter_jit(lambda g, x: g(x))
         for _ in range(2):
-            g = lambda x: x + 1  # noqa: E731
-            f(g, X)
+            add = lambda x: x + 1  # noqa: E731
+            double = lambda x: x * 2  # noqa: E731
+            for g in (add, double)[:n]:
+                f(g, X)
 
     (row,) = rows_of(passed)
     (part,) = row.parts
-    first = passed.__code__.co_firstlineno
-    assert (part.rule, part.line.line - first) == ("function", 3)
-
-
-def test_a_row_of_a_function_that_several_lines_make_has_all_lines():
-    def passed():
-        f = filter_jit(lambda g, x: g(x))
-        for _ in range(2):
-            f(lambda x: x + 1, X)
-            f(lambda x: x * 2, X)
-
-    (row,) = rows_of(passed)
-    (part,) = row.parts
-    first = passed.__code__.co_firstlineno
-    assert part.line is None
-    assert all(f"test_rows.py:{first + n}" in part.what for n in (3, 4))
+    lines = [passed.__code__.co_firstlineno + 3 + i for i in range(n)]
+    assert part.rule == "function"
+    assert (part.line and part.line.line) == (lines[0] if n == 1 else None)
+    assert n == 1 or all(f"test_rows.py:{line}" in part.what for line in lines)
 
 
 def test_a_file_has_programs(tmp_path, monkeypatch):
@@ -548,29 +540,9 @@ def test_operations_outside_of_jit(program, expected):
     ]
 
 
-def test_operations_of_a_function_that_a_loop_calls():
-    """The row has the loop's line, rather than those of what it calls."""
-
-    def scaled(x):
-        return x * 2.0
-
-    def mean(x):
-        return jnp.sum(scaled(x)) / jnp.sum(x)
-
-    def loop():
-        for n in range(11, 18):
-            mean(ones(n))
-
-    jax.clear_caches()
-    with doctor(least=0.0) as report:
-        loop()
-    (row,) = [x for x in report.rows if x.parts[0].rule == "eager"]
-    assert row.line.line - loop.__code__.co_firstlineno == 2
-    assert row.function == "loop"
-
-
-def test_a_function_in_which_nothing_is_jitted():
-    """All that it compiles could be one program, and the row says about so."""
+@pytest.mark.parametrize("lengths", [range(11, 18), [19]], ids=["a loop", "one call"])
+def test_operations_of_a_function(lengths):
+    """The row has the loop, with all that it calls, or a function that jits nothing."""
     step = filter_jit(lambda x: x + 1)
 
     def score(x):
@@ -578,13 +550,14 @@ def test_a_function_in_which_nothing_is_jitted():
         return jnp.max(x) + jnp.min(x) + jnp.mean(jnp.abs(jnp.sinh(x)))
 
     def program():
-        return score(step(ones(19)))
+        for n in lengths:
+            score(step(ones(n)))
 
     jax.clear_caches()
     with doctor(least=0.0) as report:
         program()
     (row,) = [x for x in report.rows if x.parts[0].rule == "eager"]
+    assert row.line.line - program.__code__.co_firstlineno == 2
     assert (row.function, row.about) == (score.__qualname__.split(".")[-1], True)
-    assert row.line.line - program.__code__.co_firstlineno == 1
     assert 0.5 * row.seconds < row.saves < row.seconds
-    assert row.other_data == 0
+    assert row.other_data == (row.saves if len(lengths) > 1 else 0)
