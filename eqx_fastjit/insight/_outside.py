@@ -29,7 +29,7 @@ from ._words import listed, shortened
 _LEAST = 5
 # Operations of a function of which nothing is jitted, from which one program is told to
 # take their place; and about what that takes, of what they took.
-_MANY, _LEFT = 10, 0.25
+_MANY, _LEFT = 20, 0.25
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
 # Equations that are looked at, operands that are shown.

@@ -546,8 +546,11 @@ def test_operations_of_a_function(lengths):
     step = filter_jit(lambda x: x + 1)
 
     def score(x):
-        x = jnp.sin(x) * jnp.cos(x) + jnp.tan(x) - jnp.exp(x) / jnp.sqrt(x)
-        return jnp.max(x) + jnp.min(x) + jnp.mean(jnp.abs(jnp.sinh(x)))
+        exps = jnp.exp, jnp.exp2, jnp.expm1, jnp.log1p, jnp.sqrt, jnp.cbrt
+        for fun in (jnp.sin, jnp.cos, jnp.tan, jnp.sinh, jnp.cosh, jnp.tanh, *exps):
+            x = fun(x) * 0.1
+        x = jnp.abs(jnp.sign(x) - jnp.floor(x) + jnp.ceil(x) / jnp.square(x))
+        return jnp.max(x) + jnp.min(x) + jnp.prod(x)
 
     def program():
         for n in lengths:
