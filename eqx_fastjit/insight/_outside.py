@@ -27,8 +27,8 @@ from ._words import listed, shortened
 # How often an operation is compiled at a line that is no accident: models may have
 # layers of a few widths.
 _LEAST = 5
-# Operations of a function of which nothing is jitted, from which one program is told to
-# take their place; and about what that takes, of what they took.
+# From how many operations on a function that jits nothing has a row; and about which
+# part of their seconds one program takes in their place.
 _MANY, _LEFT = 20, 0.25
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
@@ -142,7 +142,8 @@ def operation_rows(
             (line, frames[0], name), _Repeated(line, list[Event](), set[Any]())
         )
         repeated.events.extend(found)
-        repeated.calls.update([] if level is None else (x[level] for x in calls))
+        if level is not None:
+            repeated.calls.update(x[level] for x in calls if x)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         is_whole = is_own and sum(len(x.events) for x in lines.values()) >= _MANY
@@ -188,9 +189,9 @@ def _row(
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(seen(e).results for e in main))
     every = [e for x in found for e in x.events]
-    rest = [e.seconds for e in every if e not in again]
     saves = sum(e.seconds for e in again)
     if is_whole:
+        rest = [e.seconds for e in {*every} - {*again}]
         saves += sum(rest) - max(max(rest), sum(rest) * _LEFT)
     is_other = bool(again) and not is_same
     shown = [shortened(x, 40) for x in values[:2]]
