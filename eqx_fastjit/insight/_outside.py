@@ -129,15 +129,19 @@ def operation_rows(
     for (frames, name), found in paths.items():
         calls = [seen(e).calls for e in found]
         inside = [*itertools.takewhile(lambda x: x[::2] not in jitting, frames)]
-        own = [i for i, x in enumerate(inside) if not x.function.endswith(">")][-1:]
+        named = (i for i, x in enumerate(inside) if not x.function.endswith(">"))
+        own = max(named, default=None)
         level = _repeated(frames, calls)
-        if level is not None:  # a loop in it is nearer than what calls that
-            own = [min(level, i) for i in own]
-        line = frames[level or 0]
-        if level is None and own:
-            line = [*frames[own[0] + 1 :], frames[own[0]]][0]
-        function = frames[own[0]] if own else line
-        lines = functions.setdefault((function[::2], bool(own)), {})
+        if level is not None:
+            line = frames[level]
+            # A loop in a function is nearer than what calls that.
+            own = own if own is None else min(level, own)
+        elif own is not None:  # the line that calls it
+            line = frames[min(own + 1, len(frames) - 1)]
+        else:
+            line = frames[0]
+        function = line if own is None else frames[own]
+        lines = functions.setdefault((function[::2], own is not None), {})
         repeated = lines.setdefault(
             (line, frames[0], name), _Repeated(line, list[Event](), set[Any]())
         )
