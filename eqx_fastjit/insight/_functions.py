@@ -14,10 +14,14 @@ from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_number, is_optimiser, Object
-from ._rules import Part, part_of, Row, rules
+from ._rules import Part, part_of, Row
 from ._table import Column, Table
 from ._why import costliest, line_of, name_of, show_placement
 from ._words import listed, shortened, show_place
+
+
+# What keeps the learning rates of an optimiser that is made once.
+_RATES = "optax.inject_hyperparams for what changes"
 
 
 def row_of(table: Table) -> tuple[Row, list[Event]] | None:
@@ -126,6 +130,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         "array": ", ".join(f"jnp.asarray({form.format(x)})" for x in paths[:3]),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
+        "rates": _RATES,
         "dtype": _widest([*dtypes]) if found.kind == "dtype" else "",
         "first": values[0] if values else "",
         # Later ones may be of another model.
@@ -204,7 +209,7 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
     text = f"; pass {listed(passed)}" if passed else ""
     text += f"; make {listed(made)} once, too" if made else ""
     if any(is_optimiser(table.leaf(cells[x])) for x in made):
-        text += f" ({rules()['optimiser']['edit'].partition('; ')[2]})"
+        text += f" ({_RATES})"
     return {"cells": f": {listed(shown, 3)}" if shown else "", "passed": text}
 
 
