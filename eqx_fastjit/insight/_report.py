@@ -95,7 +95,8 @@ def make_report(run: Run, least: float | None = None) -> Report:
             for event in spared:
                 left.pop(event, None)
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
-    if run.device is not None:
+    busy = tuple(_busy(run))
+    if run.device is not None and not busy:  # of others' work, waits are not known
         rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
     rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
@@ -117,7 +118,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
-        notes=(*run.notes, *_busy(run)),
+        notes=(*run.notes, *busy),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from eqx_fastjit._facts import FunctionInfo, Place
 from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._describe import Leaf
+from eqx_fastjit.insight._device import Use
 from eqx_fastjit.insight._events import Event
 from eqx_fastjit.insight._file import as_json, Run
 from eqx_fastjit.insight._page import page
@@ -189,10 +190,13 @@ def test_the_parts_of_the_time_add_up():
 
 @pytest.mark.parametrize("load", [1000.0, 0.0])
 def test_a_busy_machine_is_said_to_be(load, monkeypatch):
+    """And what is measured has no row then."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0), raising=False)
-    text = text_of(report_of(cpu_seconds=10.0))
-    assert ("(load 1000.0 on " in text) == bool(load)
-    assert "(load" not in text_of(report_of(cpu_seconds=99.0))  # it had the CPU
+    use = Use(seconds=50.0, calls=9, busy=1.0, waited=9.0, ahead=9.0, dispatch=0.0)
+    known = {"waits": [Wait(LINE, "float(x)", 9, 9.0)], "device": use}
+    found = report_of(cpu_seconds=10.0, **known)
+    assert ("(load 1000.0 on " in text_of(found)) == bool(load) != bool(found.findings)
+    assert report_of(cpu_seconds=99.0, **known).findings  # it had the CPU
 
 
 # --- as text, page and JSON ---
