@@ -147,11 +147,10 @@ def _time(run: Run) -> Iterator[Time]:
         Time(name, label, sum(stages_of(e)[name] for e in main))
         for name, label in STAGES.items()
     ]
-    parts.append(Time("import", "importing", sum(x.seconds for x in run.imports)))
     waiting = sum(w.seconds for w in run.waits)
     parts.append(Time("wait", "waiting for the device", waiting))
     known = sum(part.seconds for part in parts)
     if known > run.seconds > 0:  # waits of several threads, say
         parts = [x._replace(seconds=x.seconds * run.seconds / known) for x in parts]
     yield from sorted((x for x in parts if x.seconds > 0), key=lambda x: -x.seconds)
-    yield Time("rest", "the rest", max(0.0, run.seconds - known))
+    yield Time("rest", "imports and other Python", max(0.0, run.seconds - known))

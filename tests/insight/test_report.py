@@ -20,7 +20,6 @@ from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._rules import part_of, Row
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._waits import Wait
-from eqx_fastjit.insight._watch import Import
 
 
 LINE = Place("a.py", 10, "<module>")
@@ -174,14 +173,13 @@ def test_the_parts_of_the_time_add_up():
     found = report_of(
         event(1, seconds=10.0),
         event(2, seconds=5.0, thread="Thread-1"),
-        imports=[Import("jax", 1000.0, 3.0)],
         waits=[Wait(LINE._replace(line=12), "float(x)", 3, 2.0)],
         seconds=30.0,
     )
     parts = {part.name: part.seconds for part in found.time}
-    assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
+    assert parts["wait"] == 2 and parts["compile"] == 5
     assert sum(parts.values()) == pytest.approx(30)
-    assert parts["rest"] == pytest.approx(15)
+    assert parts["rest"] == pytest.approx(18)
     assert "waiting for the device 2 s (7%)" in " ".join(text_of(found).split())
     waits = [Wait(LINE, "float(x)", 3, 200.0)]  # of several threads
     found = report_of(event(1, seconds=10.0), waits=waits, seconds=30.0)
