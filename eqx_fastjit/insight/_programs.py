@@ -90,7 +90,7 @@ class _Reader:
         def name(v: Any) -> str:
             # Literals have no number, and constants are given none.
             if getattr(v, "val", None) is not None and v.aval.shape == ():
-                self.literals[f"{float(v.val):.6g}"] = None
+                self.literals[f"{complex(v.val).real:.6g}"] = None
             is_value = hasattr(v, "val") or v not in numbers
             return show_aval(v) if is_value else f"{numbers[v]}"
 

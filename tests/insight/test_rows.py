@@ -249,9 +249,9 @@ CASES = {
         sweep,
         "8 of 2: label config.name 6, and optimiser opt (1 for config.data)",
     ),
-    "a flag and a member that change nothing": (
+    "a flag and a member that change nothing, beside a complex number": (
         called(
-            lambda x, kind, flag: x + 1,
+            lambda x, kind, flag: x + 1j,
             *((X, kind, flag) for kind in Kind for flag in (True, False)),
         ),
         "4 of 1: label kind 2, label flag 1",
