@@ -111,7 +111,7 @@ class _Reader:
             results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)
             texts.append(f"{e.primitive.name} {options} {inner} {inputs} > {results}")
-            if results == " ".join(map(show_aval, e.invars)) and _is_conversion(e):
+            if _is_conversion(e) and results == " ".join(map(show_aval, e.invars)):
                 # Of a weak type alone: there is none in a call with a strong one.
                 texts.pop()
                 numbers[e.outvars[0]] = numbers.get(e.invars[0], -1)
@@ -123,8 +123,8 @@ class _Reader:
 
 
 def _is_conversion(equation: Any) -> bool:
-    is_literal = hasattr(equation.invars[0], "val")
-    return equation.primitive.name == "convert_element_type" and not is_literal
+    is_conversion = equation.primitive.name == "convert_element_type"
+    return is_conversion and not hasattr(equation.invars[0], "val")
 
 
 def show_aval(v: Any) -> str:
