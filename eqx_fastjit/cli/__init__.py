@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     program.add_argument(
         "--cache",
-        metavar="DIR",
+        metavar="[DIR]",
         help="keep what is compiled for later runs, in DIR or the user's cache folder",
     )
     commands.add_parser(
@@ -228,7 +228,8 @@ def rule(options: argparse.Namespace) -> int:
 
     if options.name is None:
         for name, text in sections().items():
-            print(f"{name:19} {textwrap.shorten(text, 60, placeholder=' ...')}")
+            first = text.partition("\n\n")[0]
+            print(f"{name:19} {textwrap.shorten(first, 60, placeholder=' ...')}")
         return 0
     if options.name not in sections():
         raise CommandError(f"no rule {options.name!r}: `eqx-fastjit rule` lists them")

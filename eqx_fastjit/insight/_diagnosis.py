@@ -60,7 +60,8 @@ class Diagnosis:
     def ordered(self) -> list[tuple[str, Object, float | None]]:
         """The edits, each with what it saves in addition to those before it.
 
-        Some only save together: then the first of them has the seconds.
+        Those that keep the data come first. Some only save together: then the first of
+        them has the seconds.
         """
         left, chosen, done = list(self.edits), list[Object](), self.saved(())
         out: list[tuple[str, Object, float | None]] = []
@@ -77,8 +78,9 @@ class Diagnosis:
         self, left: list[tuple[str, Object]], chosen: list[Object], done: Saved
     ) -> tuple[Sequence[tuple[str, Object]], Saved]:
         """The fewest edits that save more than those before, and what all save."""
-        for n in range(1, len(left)):
-            tried = [*itertools.islice(itertools.combinations(left, n), _MAX_TRIED)]
+        kept = [x for x in left if x[0] not in OTHER_DATA]
+        for among, n in ((x, n) for x in (kept, left) for n in range(1, len(x) + 1)):
+            tried = [*itertools.islice(itertools.combinations(among, n), _MAX_TRIED)]
             found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
             best = max(found, key=lambda x: x[1].amount)
             if best[1].amount > done.amount:

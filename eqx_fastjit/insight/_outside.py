@@ -20,7 +20,7 @@ from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._programs import show_aval
 from ._rules import part_of, Row
-from ._why import costliest, is_operation
+from ._why import costliest, is_operation, line_of
 from ._words import listed, shortened
 
 
@@ -155,6 +155,24 @@ def operation_rows(
         if chosen:
             rows.append(_row(function, chosen, is_whole, seen))
     return rows
+
+
+def needed_rows(events: Sequence[Event]) -> list[Row]:
+    """A row with the price of operations that no edit spares, if there are any."""
+    if not events:
+        return []
+    names = listed((e.function.name for e in events), 3)
+    seconds = sum(e.seconds for e in events)
+    row = Row(
+        "operations outside of jit",
+        (part_of("other-program", {"differs": names}),),
+        costliest((line_of(e), e.seconds) for e in events),
+        seconds=seconds,
+        wanted=seconds,
+        compilations=len(events),
+        programs=len({*map(program_key, events)}),
+    )
+    return [row]
 
 
 def _repeated(

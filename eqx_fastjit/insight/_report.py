@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ._file import Run
 from ._functions import row_of
-from ._outside import operation_rows, program_key
+from ._outside import needed_rows, operation_rows, program_key
 from ._rules import Row
 from ._table import tables_of
 from ._waits import row_of_waits
@@ -94,6 +94,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         if row.saves >= limit:
             for event in spared:
                 left.pop(event, None)
+    rows += needed_rows([e for e in operations if e in left])
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
     busy = tuple(_busy(run))
     if run.device is not None and not busy:  # of others' work, waits are not known
@@ -113,13 +114,17 @@ def make_report(run: Run, least: float | None = None) -> Report:
     return Report(
         run=run,
         limit=limit,
-        rows=(*run.stale, *sorted(rows, key=lambda x: (not x.saves, -x.saves))),
+        rows=(*run.stale, *sorted(rows, key=_order)),
         time=tuple(_time(run)),
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
         notes=(*run.notes, *busy),
     )
+
+
+def _order(row: Row) -> tuple[bool, float]:
+    return not row.saves, -(row.saves or row.wanted)
 
 
 def _busy(run: Run) -> Iterator[str]:

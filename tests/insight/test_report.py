@@ -130,7 +130,8 @@ def test_nothing_is_saved_twice():
 def test_a_cache_that_is_set_has_no_row():
     assert report_of(event(1, seconds=40.0), cache=None).rows[0].later > 19
     assert report_of(event(1, seconds=40.0), cache="/tmp/x").rows == ()
-    assert report_of(event(1, seconds=40.0, is_outside=True)).rows == ()
+    (price,) = report_of(event(1, seconds=40.0, is_outside=True)).rows
+    assert price.wanted == 40 and price.saves == 0
     kept = event(1, seconds=40.0, cached=True)  # by what the program has set
     assert report_of(kept, event(2, name="other"), cache=None).rows == ()
 
