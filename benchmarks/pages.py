@@ -113,10 +113,11 @@ def headline(by_device: ByDevice) -> str:
         for (name, (median, *_)), what in zip(found.items(), of, strict=False)
     )
     low, high = min(x[1] for x in found.values()), max(x[2] for x in found.values())
-    number = len(_only(next(iter(by_device.values())), "zoo")["cases"])
+    counts = (f"{len(_only(x, 'zoo')['cases'])}" for x in by_device.values())
     sentence = (
-        f"Measured to a finished result, the median call takes {shares}: [{number} "
-        f"small functions](#how-fast), from {100 * low:.0f}% to {100 * high:.0f}%."
+        f"Measured to a finished result, the median call takes {shares}: "
+        f"[{' and '.join(counts)} small functions](#how-fast), from {100 * low:.0f}% "
+        f"to {100 * high:.0f}%."
     )
     return textwrap.fill(sentence, 92, break_on_hyphens=False)
 

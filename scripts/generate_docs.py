@@ -4,8 +4,7 @@
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, the doctor's report on an example, or tables of the files in
-benchmarks/results, and draws the figures. With `--picture`, Chromium takes the picture
-of the doctor's page that the site's home shows.
+benchmarks/results, and draws the figures; with `--picture`, the doctor's page as well.
 """
 
 import json
@@ -69,11 +68,12 @@ def _doctor(name: str, page: Path) -> str:
         EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
-    text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr.strip()
+    text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr
+    text = text.strip().rpartition("\nAn event file")[0]
     if name == "first":
         headline, rows = text.partition("\n2 ")[0].split("\n1 ")
-        _, _, script, said = headline.replace("\n", " ").split(" ", 3)
-        text = f"$ eqx-fastjit doctor {script}\n{textwrap.fill(said, 80)}\n1 {rows}"
+        command, said = headline.replace("\n", " ").replace(":", "").split(" ran ")
+        text = f"$ {command}\n{textwrap.fill('ran ' + said, 80)}\n1 {rows}\n..."
     return "\n".join(["```text", *map(str.rstrip, text.splitlines()), "```"])
 
 

@@ -326,7 +326,7 @@ def of_program(session: Any) -> tuple[Any, str]:
     text = ""
     for most, _ in found.most_common(1):
         took = show_seconds(found.total())
-        text = f"Operations outside of jit took about {took}, most of it in {most}."
+        text = f"Operations outside of jit ran for about {took}, most of it in {most}."
     return _below(session, "the program"), text
 
 

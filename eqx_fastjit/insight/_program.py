@@ -94,9 +94,9 @@ class ProgramProfile:
         others = len(ranked) - _MEASURED
         rest = f", {others} of the functions not counted" if others > 0 else ""
         conclusion = (
-            f"The program took {show_seconds(seconds)}; its calls save "
-            f"{show_seconds(total)} that `equinox.filter_jit` would take in addition "
-            f"({share:.1%}{rest}), so for this program the overhead of calls "
+            f"The program took {show_seconds(seconds)}. Under `equinox.filter_jit`, "
+            f"its calls would take {show_seconds(total)} more ({share:.1%}{rest}), so "
+            "for this program the overhead of calls "
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
         calls = table("Jitted functions", header, rows)

@@ -130,8 +130,8 @@ def test_nothing_is_saved_twice():
 def test_a_cache_that_is_set_has_no_row():
     assert report_of(event(1, seconds=40.0), cache=None).rows[0].later > 19
     assert report_of(event(1, seconds=40.0), cache="/tmp/x").rows == ()
-    (price,) = report_of(event(1, seconds=40.0, is_outside=True)).rows
-    assert price.wanted == 40 and price.saves == 0
+    (price,) = report_of(event(1, seconds=40.0, is_outside=True)).rows  # no cache's
+    assert (price.saves, price.wanted) == (0, 40)
     kept = event(1, seconds=40.0, cached=True)  # by what the program has set
     assert report_of(kept, event(2, name="other"), cache=None).rows == ()
 
@@ -182,8 +182,8 @@ def test_the_parts_of_the_time_add_up():
     assert sum(parts.values()) == pytest.approx(30)
     assert parts["rest"] == pytest.approx(18)
     assert "waiting for the device 2 s (7%)" in " ".join(text_of(found).split())
-    waits = [Wait(LINE, "float(x)", 3, 200.0)]  # of several threads
-    found = report_of(event(1, seconds=10.0), waits=waits, seconds=30.0)
+    of_threads = [Wait(LINE, "float(x)", 3, 200.0)]
+    found = report_of(event(1, seconds=10.0), waits=of_threads, seconds=30.0)
     assert sum(part.seconds for part in found.time) == pytest.approx(30)
 
 

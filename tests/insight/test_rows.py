@@ -31,8 +31,7 @@ def _a_second_each(monkeypatch):
     monkeypatch.setattr(_events.Event, "seconds", property(lambda event: 1.0))
 
 
-_BESIDE = ("eager", "run-cache", "unrolled-loop")
-_OUTSIDE = "operations outside of jit"
+_BESIDE = ("eager", "run-cache", "unrolled-loop", "operations outside of jit")
 
 
 def rows_of(program):
@@ -40,7 +39,7 @@ def rows_of(program):
     # Types are promoted as users have it.
     with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
         program()
-    rows = [x for x in report.rows if x.function != _OUTSIDE and x.parts]
+    rows = [x for x in report.rows if x.parts and x.function not in _BESIDE]
     return [x for x in rows if x.parts[0].rule not in _BESIDE]
 
 
@@ -252,9 +251,8 @@ CASES = {
         sweep,
         "8 of 2: label config.name 6, and optimiser opt (1 for config.data)",
     ),
-    "a flag and a member that change nothing, with all that a program may have": (
+    "a flag and a member, beside a complex number and a call of nothing": (
         called(
-            # A complex number, and a call of nothing, as Diffrax has it.
             lambda x, kind, flag: (eqx.internal.nondifferentiable(2), x + 1j)[1],
             *((X, kind, flag) for kind in Kind for flag in (True, False)),
         ),
