@@ -50,6 +50,9 @@ def _choose() -> Any:
                 "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
                 stacklevel=2,
             )
+    # A handle has no children, and is its own aux data: of another one, JAX would not
+    # repeat a call by itself.
+    jtu.register_pytree_node(Handle, lambda x: ((), x), chosen.same_handle)
     if not _agrees_with_jax(chosen):
         raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)

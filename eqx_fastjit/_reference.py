@@ -106,9 +106,14 @@ def mark_new() -> None:
 def split_output(out: Any) -> tuple[list[Any], Any]:
     """The arrays of what a compiled function returned, and how to build the result."""
     if type(out) is list:
-        return out[:-1], out[-1].plan()
+        return out[:-1], out[-1]()
     tree, handle = out
-    return jtu.tree_leaves(tree), handle.plan()
+    return jtu.tree_leaves(tree), handle()
+
+
+def same_handle(handle: Any, _: Any) -> Any:
+    """Unflatten a `Handle`."""
+    return handle
 
 
 def _own(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
@@ -131,10 +136,10 @@ class Callable:
     __slots__ = ("_parts",)
 
     def _connect(
-        self, function: Any, table: Any, last: Any, bind: Any, target: Any = None
+        self, function: Any, table: Any, last: Any, bind: Any, n: int, target: Any = None
     ) -> None:
         """What the engine needs of a function, or of a compiled call (the `target`)."""
-        del last  # which spares the engine in C a hash
+        del last, n  # which spare the engine in C a hash, and a call of `bind`
         object.__setattr__(self, "_parts", (function, table, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
