@@ -135,16 +135,13 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _connect(
-        self, function: Any, table: Any, last: Any, bind: Any, n: int, target: Any = None
-    ) -> None:
-        """What the engine needs of a function, or of a compiled call (the `target`)."""
-        del last, n  # which spare the engine in C a hash, and a call of `bind`
-        object.__setattr__(self, "_parts", (function, table, bind, target))
+    def _connect(self, *parts: Any) -> None:
+        """What the engine needs of a function, or of a compiled call (the target)."""
+        object.__setattr__(self, "_parts", parts)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        function, table, bind, target = self._parts
+        function, table, _, bind, _, *targets = self._parts  # C spares work by others
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
@@ -156,7 +153,8 @@ class Callable:
                 specialization, arrays = function.specialize(values)
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)
-            results, plan = split_output((target or specialization.jitted)(*arrays))
+            (target,) = targets or [specialization.jitted]
+            results, plan = split_output(target(*arrays))
             is_new = _here.is_new or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
