@@ -18,7 +18,7 @@ from typing import Any
 import eqx_fastjit
 
 from ._cache import with_directory
-from ._script import INTERRUPTED, run
+from ._script import INTERRUPTED, PACKAGES, run
 
 
 class CommandError(Exception):
@@ -182,7 +182,7 @@ def doctor(options: argparse.Namespace) -> int:
         if late := ours & {*others}:
             note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
             watch.notes.append(note)
-        code = run(options, watch.jax_imported, watch.imported)
+        code = run(options, watch.jax_imported, awaited=PACKAGES)
         watch.stop()
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _text

@@ -8,14 +8,12 @@ doctor has to see what JAX does, so there it is when the program first imports J
 
 import argparse
 import builtins
-import functools
 import importlib
 import os
 import runpy
 import sys
-import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import eqx_fastjit
 from ._cache import use_cache
 
 
+PACKAGES = ("jax", "equinox", "eqx_fastjit")
 # What a shell reports for a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -31,12 +30,12 @@ INTERRUPTED = 130
 def run(
     options: argparse.Namespace,
     then: Callable[[], None] = lambda: None,
-    timed: Callable[[str, float], None] | None = None,
+    awaited: Sequence[str] = PACKAGES[1:],
 ) -> int:
     """Run the program of a command in this process, which is its own from here on.
 
-    `then` is called once this library is installed, and `timed` with the name and the
-    seconds of each outermost import.
+    This library is installed just before the program imports one of the `awaited`
+    packages for the first time, and `then` is called.
 
     Returns the exit code that Python would give. An exception has been printed then,
     without frames of this library; 130 stands for Ctrl-C. Raises `OSError` if the
@@ -55,13 +54,11 @@ def run(
         builtins.__import__, importlib.import_module = originals
 
     def begin() -> None:
-        if timed is None:
-            restore()
-        __import__("jax")  # by itself, for `timed`
+        restore()
         eqx_fastjit.install(asynchronous=options.asynchronous)
         then()
 
-    builtins.__import__, importlib.import_module = _importers(begin, timed)
+    builtins.__import__, importlib.import_module = _importers(begin, awaited)
     try:
         if source is None:
             sys.path[0] = os.getcwd()
@@ -101,37 +98,21 @@ def _report(error: BaseException) -> int:
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-_PACKAGES = ("jax", "equinox", "eqx_fastjit")
-
-
-def _importers(
-    begin: Callable[[], None], timed: Callable[[str, float], None] | None
-) -> tuple[Any, Any]:
+def _importers(begin: Callable[[], None], awaited: Sequence[str]) -> tuple[Any, Any]:
     """An `__import__`, which import statements call, and an `import_module`.
 
-    They call `begin` just before the program imports Equinox or this library for the
-    first time, or JAX if imports are `timed`. Each can be imported then, because none
-    is half imported.
+    They call `begin` just before the program imports one of the awaited packages for
+    the first time. Each can be imported then, because none is half imported.
     """
     import_, import_module = builtins.__import__, importlib.import_module
-    awaited = _PACKAGES if timed is not None else _PACKAGES[1:]
-    has_begun = is_importing = False
+    has_begun = False  # the program may keep what it got of these
 
-    def perform(name: str, importer: str, import_it: Callable[[], Any]) -> Any:
-        nonlocal has_begun, is_importing
-        is_inside = importer.split(".")[0] in (*_PACKAGES, "jaxtyping")
+    def look(name: str, importer: str) -> None:
+        nonlocal has_begun
+        is_inside = importer.split(".")[0] in (*PACKAGES, "jaxtyping")
         if not has_begun and not is_inside and name.split(".")[0] in awaited:
             has_begun = True
             begin()
-        if timed is None or is_importing:
-            return import_it()
-        is_importing, start = True, time.perf_counter()
-        try:
-            return import_it()
-        finally:
-            is_importing = False
-            if (seconds := time.perf_counter() - start) > 1e-3:  # else it was there
-                timed(name, seconds)
 
     # What is relative to a package goes by the name of that.
     def importing(
@@ -139,11 +120,11 @@ def _importers(
     ) -> Any:
         scope = globals or {}
         shown = (level and scope.get("__package__")) or name
-        import_it = functools.partial(import_, name, globals, locals, fromlist, level)
-        return perform(shown, scope.get("__name__") or "", import_it)
+        look(shown, scope.get("__name__") or "")
+        return import_(name, globals, locals, fromlist, level)
 
     def importing_module(name: str, package: str | None = None) -> Any:
-        shown = (name.startswith(".") and package) or name
-        return perform(shown, "", functools.partial(import_module, name, package))
+        look((name.startswith(".") and package) or name, "")
+        return import_module(name, package)
 
     return importing, importing_module

@@ -19,13 +19,11 @@ from ._objects import (
     Object,
     objects_of,
 )
-from ._table import Column, Saved, Table
+from ._table import Column, partition, Saved, Table
 
 
 # The most sets of edits of one size that are tried.
 _MAX_TRIED = 200
-# The fewest lengths that are not there for a purpose each, such as a test set's.
-_SEVERAL = 3
 # Rules of calls of the same operations: they remove shapes and counts, not only what
 # programs have in common. The first compute with other data.
 OTHER_DATA = ("batch", "lengths", "dtype")
@@ -209,22 +207,17 @@ def _rule_of_other(found: Object) -> str | None:
         return None
     if kind == "dtype":
         return "dtype"
+    # At lines of their own, sizes are there for a purpose each, such as a test set's.
+    calls = partition(row.event.frames for row in found.table.rows)
+    if kind not in ("size", "structure") or not found.differs_within(calls):
+        return None
     sizes = found.sizes or found.elements
     if kind == "structure":
-        n = len(sizes)
-        grows = n > 2 and all(a < b for a, b in itertools.pairwise(sizes))
-        return "grows" if grows else "lengths" if n >= _SEVERAL else None
-    if kind != "size":
-        return None
-    if len(sizes) == 2 and sizes[0] > sizes[1] and _is_batch(found):
-        return "batch"
-    return "lengths" if found.count + 1 >= _SEVERAL else None
-
-
-def _is_batch(found: Object) -> bool:
-    """Whether a smaller one comes to the same line, along the first axis."""
-    lines = {row.event.frames[:1] for row in found.table.rows}
-    return len(lines) == 1 and {x.axis for x in found.own} == {0}
+        grows = len(sizes) > 2 and all(a < b for a, b in itertools.pairwise(sizes))
+        return "grows" if grows else "lengths" if sizes else None
+    is_first_axis = {x.axis for x in found.own} == {0}
+    is_smaller = len(sizes) == 2 and sizes[0] > sizes[1]
+    return "batch" if is_smaller and is_first_axis else "lengths"
 
 
 def _is_loop_count(found: Object) -> bool:

@@ -131,8 +131,8 @@ def report() -> DoctorReport:
     **Returns:**
 
     A `DoctorReport`: under `eqx-fastjit doctor` and within `doctor()`, of what these
-    have watched. Elsewhere, of all that the process has compiled, without waits,
-    imports and device time.
+    have watched. Elsewhere, of all that the process has compiled, without waits and
+    device time.
     """
     return DoctorReport(_up_to_now())
 

@@ -49,11 +49,10 @@ class Run:
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
     events: Sequence[Event]
-    # What a file does not have: what the process had compiled before, imports, waits,
-    # globals that are stale, what was seen in the programs of events, by their numbers,
-    # what the device did, and the seconds of all threads on the CPU.
+    # What a file does not have: what the process had compiled before, waits, globals
+    # that are stale, what was seen in the programs of events, by their numbers, what
+    # the device did, and the seconds of all threads on the CPU.
     before: Sequence[Event] = ()
-    imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
@@ -177,7 +176,7 @@ def read(path: str) -> Run:
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
-    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
+    notes = ["An event file has no waits: run `doctor SCRIPT` for them."]
     try:
         header, *parsed = map(json.loads, lines)
         if (version := header["version"]) != VERSION:

@@ -95,7 +95,8 @@ def make_report(run: Run, least: float | None = None) -> Report:
             for event in spared:
                 left.pop(event, None)
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
-    if run.device is not None:
+    busy = tuple(_busy(run))
+    if run.device is not None and not busy:  # of others' work, waits are not known
         rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
     rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
@@ -117,7 +118,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(known),
         again=again,
-        notes=(*run.notes, *_busy(run)),
+        notes=(*run.notes, *busy),
     )
 
 
@@ -146,11 +147,10 @@ def _time(run: Run) -> Iterator[Time]:
         Time(name, label, sum(stages_of(e)[name] for e in main))
         for name, label in STAGES.items()
     ]
-    parts.append(Time("import", "importing", sum(x.seconds for x in run.imports)))
     waiting = sum(w.seconds for w in run.waits)
     parts.append(Time("wait", "waiting for the device", waiting))
     known = sum(part.seconds for part in parts)
     if known > run.seconds > 0:  # waits of several threads, say
         parts = [x._replace(seconds=x.seconds * run.seconds / known) for x in parts]
     yield from sorted((x for x in parts if x.seconds > 0), key=lambda x: -x.seconds)
-    yield Time("rest", "the rest", max(0.0, run.seconds - known))
+    yield Time("rest", "imports and other Python", max(0.0, run.seconds - known))

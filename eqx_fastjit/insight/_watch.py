@@ -1,20 +1,10 @@
-"""What the doctor sees of a program that runs: compilations, imports, waits, and how
-busy the device is.
+"""What the doctor sees of a program that runs: compilations, waits, and how busy the
+device is.
 """
 
-import dataclasses
 import sys
-import threading
 import time
-from typing import Any, NamedTuple
-
-
-class Import(NamedTuple):
-    """An import statement of the program, with all that it imported."""
-
-    name: str
-    started: float
-    seconds: float
+from typing import Any
 
 
 _current: "Watch | None" = None
@@ -35,7 +25,6 @@ class Watch:
         self.seconds = 0.0
         self._cpu = time.process_time()
         self.events: list[Any] = []
-        self.imports: list[Import] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
         self._before: list[Any] = []
@@ -67,14 +56,6 @@ class Watch:
     def _say(self, line: str) -> None:
         print(f"eqx-fastjit: {line}", file=sys.stderr, flush=True)
 
-    def imported(self, name: str, seconds: float) -> None:
-        """An outermost import of the main thread has ended."""
-        began = time.time() - seconds
-        if threading.current_thread() is threading.main_thread():
-            spent = sum(e.seconds for e in self.events if e.started >= began)
-            seconds = max(0.0, seconds - spent)
-            self.imports.append(Import(name, began, seconds))
-
     def stop(self) -> None:
         """The program is over."""
         global _current
@@ -100,7 +81,6 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            imports=tuple(self.imports),
             waits=self._device.waits.found(),
             stale=self._stale.found(),
             looks=self.looks,
@@ -115,10 +95,6 @@ class Watch:
         from ._look import look
 
         self._stale.on_event(event)
-        # JAX imports what it lowers with when it lowers for the first time.
-        spent = sum(x.seconds for x in self.imports if x.started >= event.started)
-        lower = max(0.0, event.lower - spent)
-        event = dataclasses.replace(event, lower=lower)
         self.events.append(event)
         if event.compile:
             self.looks[event.number] = look(event, jaxpr_of(event))

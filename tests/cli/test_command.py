@@ -182,9 +182,8 @@ def test_programs_without_equinox_and_without_jax(tmp_path):
     ended = command("doctor", path)
     assert ended.stdout == "hello\n"
     assert "The program did not import JAX." in ended.stderr
-    # Nor is what the report itself imports and compiles the program's.
+    # Nor is what the report itself compiles the program's.
     assert "nothing was compiled" in ended.stderr
-    assert "importing" not in ended.stderr
 
 
 def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):

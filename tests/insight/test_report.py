@@ -11,6 +11,7 @@ import pytest
 from eqx_fastjit._facts import FunctionInfo, Place
 from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._describe import Leaf
+from eqx_fastjit.insight._device import Use
 from eqx_fastjit.insight._events import Event
 from eqx_fastjit.insight._file import as_json, Run
 from eqx_fastjit.insight._page import page
@@ -19,7 +20,6 @@ from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._rules import part_of, Row
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._waits import Wait
-from eqx_fastjit.insight._watch import Import
 
 
 LINE = Place("a.py", 10, "<module>")
@@ -173,14 +173,13 @@ def test_the_parts_of_the_time_add_up():
     found = report_of(
         event(1, seconds=10.0),
         event(2, seconds=5.0, thread="Thread-1"),
-        imports=[Import("jax", 1000.0, 3.0)],
         waits=[Wait(LINE._replace(line=12), "float(x)", 3, 2.0)],
         seconds=30.0,
     )
     parts = {part.name: part.seconds for part in found.time}
-    assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
+    assert parts["wait"] == 2 and parts["compile"] == 5
     assert sum(parts.values()) == pytest.approx(30)
-    assert parts["rest"] == pytest.approx(15)
+    assert parts["rest"] == pytest.approx(18)
     assert "waiting for the device 2 s (7%)" in " ".join(text_of(found).split())
     waits = [Wait(LINE, "float(x)", 3, 200.0)]  # of several threads
     found = report_of(event(1, seconds=10.0), waits=waits, seconds=30.0)
@@ -189,10 +188,13 @@ def test_the_parts_of_the_time_add_up():
 
 @pytest.mark.parametrize("load", [1000.0, 0.0])
 def test_a_busy_machine_is_said_to_be(load, monkeypatch):
+    """And what is measured has no row then."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0), raising=False)
-    text = text_of(report_of(cpu_seconds=10.0))
-    assert ("(load 1000.0 on " in text) == bool(load)
-    assert "(load" not in text_of(report_of(cpu_seconds=99.0))  # it had the CPU
+    use = Use(seconds=50.0, calls=9, busy=1.0, waited=9.0, ahead=9.0, dispatch=0.0)
+    known = {"waits": [Wait(LINE, "float(x)", 9, 9.0)], "device": use}
+    found = report_of(cpu_seconds=10.0, **known)
+    assert ("(load 1000.0 on " in text_of(found)) == bool(load) != bool(found.findings)
+    assert report_of(cpu_seconds=99.0, **known).findings  # it had the CPU
 
 
 # --- as text, page and JSON ---

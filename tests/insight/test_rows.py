@@ -319,9 +319,9 @@ CASES = {
         "a batch of 4 after 8: x, y [batch]: leave it out, or pad and weight it",
     ),
     "a smaller batch of another line": (at_two_lines, "2 of 2:  (1 for x)"),
-    "a smaller second axis": (
+    "two lengths of a second axis, at a line": (
         called(lambda x: x.sum(), (ones(4, 8),), (ones(4, 3),)),
-        "2 of 2:  (1 for x)",
+        "2 of 2: lengths x 1",
     ),
     "an array that grows": (
         carried(lambda s, x: jnp.concatenate([s, x]), jnp.zeros(3), X),
