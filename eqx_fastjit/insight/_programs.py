@@ -90,7 +90,7 @@ class _Reader:
         def name(v: Any) -> str:
             # Literals have no number, and constants are given none.
             if getattr(v, "val", None) is not None and v.aval.shape == ():
-                self.literals[f"{float(v.val):.6g}"] = None
+                self.literals[f"{complex(v.val).real:.6g}"] = None
             is_value = hasattr(v, "val") or v not in numbers
             return show_aval(v) if is_value else f"{numbers[v]}"
 
@@ -111,7 +111,7 @@ class _Reader:
             results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)
             texts.append(f"{e.primitive.name} {options} {inner} {inputs} > {results}")
-            if results == " ".join(map(show_aval, e.invars)) and _is_conversion(e):
+            if _is_conversion(e) and results == " ".join(map(show_aval, e.invars)):
                 # Of a weak type alone: there is none in a call with a strong one.
                 texts.pop()
                 numbers[e.outvars[0]] = numbers.get(e.invars[0], -1)
@@ -123,8 +123,8 @@ class _Reader:
 
 
 def _is_conversion(equation: Any) -> bool:
-    is_literal = hasattr(equation.invars[0], "val")
-    return equation.primitive.name == "convert_element_type" and not is_literal
+    is_conversion = equation.primitive.name == "convert_element_type"
+    return is_conversion and not hasattr(equation.invars[0], "val")
 
 
 def show_aval(v: Any) -> str:

@@ -9,6 +9,7 @@ import enum
 import os
 
 import equinox as eqx
+import equinox.internal
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -249,9 +250,10 @@ CASES = {
         sweep,
         "8 of 2: label config.name 6, and optimiser opt (1 for config.data)",
     ),
-    "a flag and a member that change nothing": (
+    "a flag and a member that change nothing, with all that a program may have": (
         called(
-            lambda x, kind, flag: x + 1,
+            # A complex number, and a call of nothing, as Diffrax has it.
+            lambda x, kind, flag: (eqx.internal.nondifferentiable(2), x + 1j)[1],
             *((X, kind, flag) for kind in Kind for flag in (True, False)),
         ),
         "4 of 1: label kind 2, label flag 1",
