@@ -3,7 +3,8 @@
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
 and must share a trace. So the arguments of each call are *bound*: a generated function
 with the signature of the user's, which Python itself binds, returns one value per
-parameter, in order. Defaults are those at the time of wrapping.
+parameter, in order. Defaults are those at the time of wrapping. Arguments that are all
+by position, one for each parameter of a plain function, are these values already.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """The engine in use: the C extension, or the plain Python reference."""
 
 import collections
+import contextlib
 import importlib
 import os
 import warnings
@@ -50,6 +51,10 @@ def _choose() -> Any:
                 "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
                 stacklevel=2,
             )
+    # A handle has no children, and is its own aux data: of another one, JAX would not
+    # repeat a call by itself. (If this module failed before, it is registered already.)
+    with contextlib.suppress(ValueError):
+        jtu.register_pytree_node(Handle, lambda x: ((), x), chosen.same_handle)
     if not _agrees_with_jax(chosen):
         raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)

@@ -46,6 +46,9 @@ class Function:
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
+        # So many arguments by position are the values of a call: there C need not bind.
+        by_position = all(kind <= Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+        self.n_positional = len(kinds) if by_position and description.plain else -1
         names, place = description.names, description.place
         column = _callables.column_of(fun)
         variant = f"{options.donate} {column} {' '.join(options.jit_kwargs)}"

@@ -106,9 +106,14 @@ def mark_new() -> None:
 def split_output(out: Any) -> tuple[list[Any], Any]:
     """The arrays of what a compiled function returned, and how to build the result."""
     if type(out) is list:
-        return out[:-1], out[-1].plan()
+        return out[:-1], out[-1]()
     tree, handle = out
-    return jtu.tree_leaves(tree), handle.plan()
+    return jtu.tree_leaves(tree), handle()
+
+
+def same_handle(handle: Any, _: Any) -> Any:
+    """Unflatten a `Handle`."""
+    return handle
 
 
 def _own(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
@@ -130,16 +135,13 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _connect(
-        self, function: Any, table: Any, last: Any, bind: Any, target: Any = None
-    ) -> None:
-        """What the engine needs of a function, or of a compiled call (the `target`)."""
-        del last  # which spares the engine in C a hash
-        object.__setattr__(self, "_parts", (function, table, bind, target))
+    def _connect(self, *parts: Any) -> None:
+        """What the engine needs of a function, or of a compiled call (the target)."""
+        object.__setattr__(self, "_parts", parts)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        function, table, bind, target = self._parts
+        function, table, _, bind, _, *targets = self._parts  # C spares work by others
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
@@ -151,7 +153,8 @@ class Callable:
                 specialization, arrays = function.specialize(values)
             set_active(specialization)
             arrays, reads_numpy = _own(arrays)
-            results, plan = split_output((target or specialization.jitted)(*arrays))
+            (target,) = targets or [specialization.jitted]
+            results, plan = split_output(target(*arrays))
             is_new = _here.is_new or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy

@@ -5,7 +5,6 @@ the result by `Step`s, which it has by these names; `_reference.py` by its `Stru
 """
 
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -14,28 +13,18 @@ from ._private import INSTANCE_DICT, instance_dict
 from ._statics import is_array, reader_of
 
 
-class Handle:
+class Handle(weakref.ref[Any]):
     """Says which trace a compiled function came from, which returns it beside arrays.
 
     JAX keeps handles in caches of its own, so it refers to its plan weakly: the plan
     has the user's objects.
     """
 
-    __slots__ = ("__weakref__", "plan")
-
-    def __init__(self, plan: Any = None):
-        self.plan: Callable[[], Any] = weakref.ref(plan) if plan else lambda: None
-
     def __reduce__(self) -> Any:
-        return Handle, ()  # of a compiled program in a file, which has no plan
+        return Handle, (Handle,)  # of a program in a file, which has no plan
 
     def __repr__(self) -> str:
         return "<result>"  # without an address: it may be in the text of a program
-
-
-# A handle has no children, and is its own aux data: of another one, JAX would not
-# repeat a call by itself.
-jtu.register_pytree_node(Handle, lambda handle: ((), handle), lambda handle, _: handle)
 
 
 class Step(NamedTuple):

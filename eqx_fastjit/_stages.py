@@ -106,7 +106,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
 
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        connect(self, call, call.table, call.last, call.bind, stage)
+        connect(self, call, call.table, call.last, call.bind, -1, stage)
         self.__signature__ = inspect.signature(call.bind)
 
     def __copy__(self) -> Any:

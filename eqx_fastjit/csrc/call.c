@@ -44,9 +44,17 @@ static PyObject *mark_new(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* Unflattens a `_result.Handle`, at each call: so it is no function in Python. */
+static PyObject *same_handle(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    (void)self;
+    return Py_NewRef(n > 0 ? args[0] : Py_None);
+}
+
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
+    {"same_handle", (PyCFunction)(void (*)(void))same_handle, METH_FASTCALL,
+     "The handle that a compiled function returns."},
     {"mark_new", mark_new, METH_NOARGS,
      "Something is traced or compiled for its call, which `complete_call` is told."},
     {NULL}};
@@ -61,6 +69,7 @@ typedef struct {
     PyObject *last;     /* a cell with the specialization that was found last */
     PyObject *function; /* `Function` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
+    Py_ssize_t n_positional; /* so many by position are its values, unless they are -1 */
     PyObject *target;   /* called in place of the specialization's own, or NULL */
 } Callable;
 
@@ -120,47 +129,34 @@ typedef struct {
     Py_ssize_t n;
 } Output;
 
-static PyObject *const *output_arrays(const Output *out) {
-    return PySequence_Fast_ITEMS(out->owner);
-}
-
-/* The plan that a `_result.Handle` refers to, a new reference. */
-static Plan *plan_of(State *state, PyObject *handle) {
-    PyObject *plan = PyObject_CallMethodNoArgs(handle, state->names[PLAN]);
-    if (plan == NULL || Py_TYPE(plan) == state->plan_type) return (Plan *)plan;
-    Py_DECREF(plan);
-    return NULL;
-}
-
-/* Takes a list of arrays and a handle; or the user's own tree of them and a handle, if it
-has shardings for that. Takes the reference. */
+/* Takes a list of arrays and a handle; or a pair of the user's own tree of them and a handle,
+if it has shardings for that. Takes the reference. */
 static int read_output(State *state, PyObject *returned, Output *out) {
-    PyObject *handle = NULL;
-    if (PyTuple_CheckExact(returned) && PyTuple_GET_SIZE(returned) == 2) {
-        handle = Py_NewRef(PyTuple_GET_ITEM(returned, 1));
-        Py_SETREF(returned,
-                  PyObject_CallOneArg(state->given[TREE_LEAVES], PyTuple_GET_ITEM(returned, 0)));
-        out->n = returned == NULL ? 0 : PyList_Size(returned);
-    } else if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
-        out->n = PyList_GET_SIZE(returned) - 1;
-        handle = Py_NewRef(PyList_GET_ITEM(returned, out->n));
-    }
+    int is_pair = PyTuple_CheckExact(returned);
     out->owner = returned;
-    if (handle != NULL && returned != NULL) out->plan = plan_of(state, handle);
-    if (out->plan == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "not the output of a specialization");
-    Py_XDECREF(handle);
-    if (out->plan != NULL && out->plan->n_arrays != out->n) {
-        PyErr_SetString(PyExc_SystemError, "a result with other arrays than it was traced with");
-        return -1;
+    out->n = is_pair || PyList_CheckExact(returned) ? PySequence_Fast_GET_SIZE(returned) - 1 : -1;
+    PyObject *plan = NULL;
+    if (out->n >= 0) plan = PyObject_CallNoArgs(PySequence_Fast_ITEMS(returned)[out->n]);
+    if (plan != NULL && Py_TYPE(plan) == state->plan_type)
+        out->plan = (Plan *)plan;
+    else
+        Py_XDECREF(plan);
+    if (out->plan != NULL && is_pair) {
+        PyObject *tree = PyTuple_GET_ITEM(returned, 0);
+        out->owner = PyObject_CallOneArg(state->given[TREE_LEAVES], tree);
+        Py_DECREF(returned);
+        if (out->owner == NULL) return -1;
+        out->n = PyList_Size(out->owner);
     }
-    return out->plan == NULL ? -1 : 0;
+    if (out->plan != NULL && out->plan->n_arrays == out->n) return 0;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "not the output of its trace");
+    return -1;
 }
 
 /* After a call in which something was traced or compiled, or that may have to wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
     int is_new = active.is_new || out->plan->blocks < 0;
-    PyObject *results = tuple_of(output_arrays(out), out->n);
+    PyObject *results = tuple_of(PySequence_Fast_ITEMS(out->owner), out->n);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
@@ -192,7 +188,7 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
     if (read_output(w->state, returned, &out) < 0) goto done;
     int is_plain = out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
     if (is_plain || finish(self, specialization, &out, w) == 0)
-        result = plan_build(out.plan, output_arrays(&out));
+        result = plan_build(out.plan, PySequence_Fast_ITEMS(out.owner));
 done:
     Py_XDECREF(out.plan);
     Py_XDECREF(out.owner);
@@ -224,7 +220,10 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
     Walk *w = walk_take(self->state);
     PyObject *result = NULL;
     if (w != NULL) {
-        w->values = PyObject_Vectorcall(self->bind, args, PyVectorcall_NARGS(nargsf), kwnames);
+        Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+        w->values = n == self->n_positional && kwnames == NULL
+                        ? tuple_of(args, n)
+                        : PyObject_Vectorcall(self->bind, args, n, kwnames);
         if (w->values != NULL) result = call_bound(self, w);
         walk_give_back(w);
     }
@@ -234,15 +233,15 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_connect(function, table, last, bind, target)`, the target only of a compiled call: once,
-before the first call. */
+/* `_connect(function, table, last, bind, n_positional, target)`, the target only of a compiled
+call: once, before the first call. */
 static PyObject *callable_connect(Callable *self, PyObject *args) {
     PyObject *function, *table, *last, *bind, *target = NULL;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O!O|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
-                          &bind, &target))
+        !PyArg_ParseTuple(args, "OO!O!On|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
+                          &bind, &self->n_positional, &target))
         return NULL;
     self->state = state;
     Py_XSETREF(self->function, Py_NewRef(function));

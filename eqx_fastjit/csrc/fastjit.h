@@ -117,7 +117,7 @@ typedef enum {
     READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, TREE_LEAVES,
     N_GIVEN
 } Given;
-typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, PLAN, N_NAMES } Name;
+typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, N_NAMES } Name;
 
 /* Keys of a dictionary, as it has them, and sorted, each with its number among the former. To
 sort them takes much longer than to see that they are the same again. */
@@ -126,7 +126,7 @@ typedef struct {
 } KeyOrder;
 
 typedef struct State {
-    PyTypeObject *callable_type, *specialization_type, *plan_type;
+    PyTypeObject *specialization_type, *plan_type;
     PyObject *given[N_GIVEN], *names[N_NAMES];
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     Walk *free_walks;

@@ -3,7 +3,7 @@
 #include "fastjit.h"
 
 static const char *const names[N_NAMES] = {"error_of_call", "complete_call", "specialize",
-                                           "nbytes",        "copy",          "plan"};
+                                           "nbytes", "copy"};
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -13,7 +13,9 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 
 static int module_exec(PyObject *module) {
     State *state = PyModule_GetState(module);
-    if ((state->callable_type = add_type(module, &callable_spec)) == NULL ||
+    PyTypeObject *callable_type = add_type(module, &callable_spec);
+    Py_XDECREF(callable_type);
+    if (callable_type == NULL ||
         (state->specialization_type = add_type(module, &specialization_spec)) == NULL ||
         (state->plan_type = add_type(module, &plan_spec)) == NULL)
         return -1;
@@ -53,7 +55,6 @@ static PyMethodDef module_methods[] = {
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
-    Py_VISIT(state->callable_type);
     Py_VISIT(state->specialization_type);
     Py_VISIT(state->plan_type);
     for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
@@ -62,7 +63,6 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
-    Py_CLEAR(state->callable_type);
     Py_CLEAR(state->specialization_type);
     Py_CLEAR(state->plan_type);
     for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
