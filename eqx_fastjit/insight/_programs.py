@@ -1,7 +1,7 @@
 """Programs: what was traced, so that two compilations can be told to be of the same.
 
-A *program* is a jaxpr but for what could have been an argument: scalar literals,
-captured constants and weak types do not count. Two compilations of the same program
+A *program* is a jaxpr but for what could have been an argument: scalar literals, where
+slices begin, captured constants and weak types do not count. Two compilations of the same program
 differ in nothing that had to be static. Programs of the same *kinds* of operations
 differ in shapes, in dtypes, or in how often a Python loop ran.
 """
@@ -41,6 +41,8 @@ _ASIDE = frozenset(
         *("custom_jvp_call", "custom_vjp_call"),
     }
 )
+# Where a slice begins, and so its gradient: an array can say so.
+_ARGUMENTS = ("weak_type", "start_indices", "limit_indices", "padding_config")
 # Literals of a program that are kept.
 _MAX_LITERALS = 200
 # In the text of a function.
@@ -106,7 +108,8 @@ class _Reader:
             for _, inside in found:
                 kinds.update({k: n * times for k, n in inside.items()})
             params = sorted(e.params.items())
-            options = [f"{k}={_option(x)}" for k, x in params if k != "weak_type"]
+            options = [f"{k}={_option(x)}" for k, x in params if k not in _ARGUMENTS]
+            self.literals |= dict.fromkeys(map(str, e.params.get("start_indices", ())))
             inputs = " ".join(map(name, e.invars))
             results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)

@@ -222,7 +222,7 @@ CASES = {
     ),
     "two fields that change together": (
         called(
-            lambda c, x: x * c.rate * c.data,
+            lambda c, x: x[c.data - 1] * c.rate,
             *((Config(rate=n / 2, data=n), X) for n in (1, 2, 3)),
         ),
         "3 of 1: configuration c 2",
