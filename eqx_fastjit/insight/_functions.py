@@ -13,7 +13,7 @@ from eqx_fastjit._texts import show_array
 from ._describe import is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
-from ._objects import is_number, is_optimiser, Object
+from ._objects import is_literal, is_number, is_optimiser, Object
 from ._rules import Part, part_of, Row
 from ._table import Column, Table
 from ._why import costliest, line_of, name_of, show_placement
@@ -112,6 +112,8 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     is_padded = is_size and len({*axes.values()}) > 1
     is_each = is_padded or found.kind in ("number", "label")
     paths = found.paths if is_size or is_each else [found.path]
+    if found.kind == "number":  # what the programs have as a literal is read
+        paths = sorted(paths, key=lambda x: not is_literal(table, x))
     shown: dict[tuple[str, ...], list[str]] = {}  # by values, which several may share
     for path in paths:
         own = _values(found, path) if is_each else values
@@ -127,7 +129,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
             [f"{listed(x, 3)} {_some([*map(_short, own)])}" for own, x in groups]
             + [f"{len(shown) - 3} more"] * (len(shown) > 3)
         ),
-        "array": ", ".join(f"jnp.asarray({form.format(x)})" for x in paths[:3]),
+        "array": listed((f"jnp.asarray({form.format(x)})" for x in paths), 3),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "rates": _RATES,
@@ -200,7 +202,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         if is_module or any(x.dtype for x in inside.values()):
             passed.append(name)  # as a whole, such as a model
         elif numbers:
-            passed += numbers[:3]  # of a configuration
+            # Of a configuration with many it is not known which it reads.
+            passed += numbers if len(numbers) < 3 else [f"what it reads of {name}"]
         # What is equal but for being made again has nothing that could be passed.
         elif len(texts) > 1 and not is_optimiser(captured):
             passed.append(name)

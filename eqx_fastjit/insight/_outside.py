@@ -2,7 +2,8 @@
 
 A few are compiled once, as a program starts. What a line compiles again and again is
 waste: its operands have other shapes each time, or a function that it is given is made
-anew. So is what a function compiles that calls nothing jitted: it could be one program.
+anew. So is what a line compiles, or a function that calls nothing jitted, if that is
+much: it could be one program.
 """
 
 import collections
@@ -14,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import is_users, is_written_by_user, Place
+from eqx_fastjit._facts import is_written_by_user, Place
 
 from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
@@ -27,8 +28,8 @@ from ._words import listed, shortened
 # How often an operation is compiled at a line that is no accident: models may have
 # layers of a few widths.
 _LEAST = 5
-# From how many operations on a function that jits nothing has a row; and about which
-# part of their seconds one program takes in their place.
+# From how many operations on a line, or a function that jits nothing, has a row; and
+# about which part of their seconds one program takes in their place.
 _MANY, _LEFT = 20, 0.25
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
@@ -114,13 +115,10 @@ def operation_rows(
 
     `events`: all of the run.
     """
-    # The functions on the way to what is jitted, which are none to be jitted.
-    jitting = {
-        frame[::2]
-        for e in events
-        if e.function.place is not None and is_users(e.function.place.file)
-        for frame in e.frames
-    }
+    # The lines on the way to what is jitted, also by a library. Nothing around them is
+    # to be jitted: that would be compiled for each shape of the rest.
+    jitting = {x for e in events if not is_operation(e) for x in e.frames}
+    not_own = {x[::2] for x in jitting}
     paths: dict[Any, list[Event]] = collections.defaultdict(list)
     for e in events:
         if is_operation(e) and e.frames and not seen(e).is_making:
@@ -128,7 +126,7 @@ def operation_rows(
     functions: dict[Any, dict[Any, _Repeated]] = {}
     for (frames, name), found in paths.items():
         calls = [seen(e).calls for e in found]
-        inside = [*itertools.takewhile(lambda x: x[::2] not in jitting, frames)]
+        inside = [*itertools.takewhile(lambda x: x[::2] not in not_own, frames)]
         named = (i for i, x in enumerate(inside) if not x.function.endswith(">"))
         own = max(named, default=None)
         level = _repeated(frames, calls)
@@ -150,10 +148,13 @@ def operation_rows(
             repeated.calls.update(x[level] for x in calls if x)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
-        is_whole = is_own and sum(len(x.events) for x in lines.values()) >= _MANY
-        chosen = [x for x in lines.values() if is_whole or len(x.calls) >= _LEAST]
+        counts = collections.Counter(x.line for x in lines.values() for _ in x.events)
+        is_whole = is_own and counts.total() >= _MANY
+        many = {x for x, n in counts.items() if n >= _MANY} - jitting
+        many = {*counts} if is_whole else many
+        chosen = [x for x in lines.values() if x.line in many or len(x.calls) >= _LEAST]
         if chosen:
-            rows.append(_row(function, chosen, is_whole, seen))
+            rows.append(_row(function, chosen, bool(many), seen))
     return rows
 
 
@@ -220,7 +221,7 @@ def _row(
     facts = {
         "operations": listed((x.events[0].function.name for x in found), 2),
         "values": f": {', '.join([*shown, '...'])}" if is_other else "",
-        "shape": "one shape, " if is_other else "",
+        "shape": "one shape, and " if is_other else "",
     }
     rule = "eager-function" if is_same else "eager"
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}

@@ -1,9 +1,9 @@
 """Programs: what was traced, so that two compilations can be told to be of the same.
 
 A *program* is a jaxpr but for what could have been an argument: scalar literals, where
-slices begin, captured constants and weak types do not count. Two compilations of the same program
-differ in nothing that had to be static. Programs of the same *kinds* of operations
-differ in shapes, in dtypes, or in how often a Python loop ran.
+slices begin, captured constants and weak types do not count. Two compilations of the
+same program differ in nothing that had to be static. Programs of the same *kinds* of
+operations differ in shapes, in dtypes, or in how often a Python loop ran.
 """
 
 import functools

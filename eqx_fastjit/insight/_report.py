@@ -40,7 +40,7 @@ class Report:
     run: Run
     # The seconds below which nothing has a row.
     limit: float
-    # What makes results wrong; then by what it saves; then what is only a price.
+    # What makes results wrong; by what it saves, later runs last; what is only a price.
     rows: tuple[Row, ...]
     time: tuple[Time, ...]
     compilations: int
@@ -123,8 +123,8 @@ def make_report(run: Run, least: float | None = None) -> Report:
     )
 
 
-def _order(row: Row) -> tuple[bool, float]:
-    return not row.saves, -(row.saves or row.wanted)
+def _order(row: Row) -> tuple[bool, bool, float]:
+    return not row.saves, row.later > 0, -(row.saves or row.wanted)
 
 
 def _busy(run: Run) -> Iterator[str]:

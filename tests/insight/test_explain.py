@@ -22,7 +22,6 @@ import pytest
 from hypothesis import strategies as st
 
 from eqx_fastjit import filter_jit, insight
-from eqx_fastjit._facts import is_users, user_frames
 from eqx_fastjit._texts import describe_static
 from eqx_fastjit.insight import _events, explain
 from eqx_fastjit.insight._describe import describe
@@ -343,8 +342,3 @@ def test_nothing_of_the_users_is_kept():
     gc.collect()
     assert died() is None
     assert [x.path for x in kept if x.kind != "configuration"] == ["m", "m.x", "m.tag"]
-
-
-def test_whose_code_a_line_is():
-    assert is_users(__file__) and user_frames()[0].file == __file__
-    assert not is_users(jax.__file__) and not is_users(dataclasses.__file__)

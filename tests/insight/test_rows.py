@@ -179,22 +179,18 @@ def at_two_lines():
     f(ones(4, 3))
 
 
-def state_of_an_optimiser(first):
+def state_of_an_optimiser():
     """The state has copies of the parameters, which become larger after a call."""
+    opt, w = optax.adam(1e-3), jnp.zeros(())
+    state = opt.init(w)
 
-    def program():
-        opt = optax.adam(1e-3)
+    @filter_jit
+    def step(w, state, x):
+        updates, state = opt.update(w * x, state)
+        return w + updates, state
 
-        @filter_jit
-        def step(w, state, x):
-            updates, state = opt.update(w * x, state)
-            return w + updates, state
-
-        w, state = first, opt.init(first)
-        for _ in range(3):
-            w, state = step(w, state, jnp.ones(5))
-
-    return program
+    for _ in range(3):
+        w, state = step(w, state, jnp.ones(5))
 
 
 def models_with_states():
@@ -308,7 +304,7 @@ CASES = {
         "2 of 2:  (1 for s)",
     ),
     "parameters with an optimiser's state": (
-        state_of_an_optimiser(jnp.zeros(())),
+        state_of_an_optimiser,
         "2 of 2: begin-alike w 1",
     ),
     "a smaller batch": (
@@ -521,8 +517,18 @@ def in_turns():
             jnp.cumsum(ones(n))
 
 
+def updates():
+    """The line of a loop that calls what is jitted, too."""
+    grad, opt = filter_jit(eqx.filter_grad(lambda m: m(X).sum())), optax.adam(1e-3)
+    model = mlp(3)
+    state = opt.init(eqx.filter(model, eqx.is_array))
+    grads = grad(model)
+    opt.update(grads, state)
+
+
 EAGER = {
-    "new functions of other shapes": (loops, ["eager: 8 of 8, 8 values"]),
+    "a library's, at a line": (updates, ["eager: "]),
+    "new functions of other shapes": (loops, ["eager: 8 of 8"]),
     "models that are made": (models, []),
     "a few shapes in turns": (in_turns, []),
 }
@@ -532,14 +538,14 @@ EAGER = {
 def test_operations_outside_of_jit(program, expected):
     """One row for a function, if one of its lines compiles again and again."""
     jax.clear_caches()
-    with doctor(least=0.0) as report:
+    with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
         program()
-    assert expected == [
-        f"{x.parts[0].rule}: {x.compilations} of {x.programs}, "
-        f"{len(x.parts[0].values)} values"
+    found = [
+        f"{x.parts[0].rule}: {x.compilations} of {x.programs}"
         for x in report.rows
         if x.parts[0].rule.startswith("eager")
     ]
+    assert len(found) == len(expected) and all(map(str.startswith, found, expected))
 
 
 @pytest.mark.parametrize("lengths", [range(11, 18), [19]], ids=["a loop", "one call"])
