@@ -69,7 +69,7 @@ def _doctor(name: str, page: Path) -> str:
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
     text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr
-    text = text.strip().rpartition("\nAn event file")[0]
+    text = text.strip().partition("\nAn event file")[0]
     if name == "first":
         headline, rows = text.partition("\n2 ")[0].split("\n1 ")
         command, said = headline.replace("\n", " ").replace(":", "").split(" ran ")

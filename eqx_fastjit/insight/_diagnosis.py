@@ -79,7 +79,9 @@ class Diagnosis:
     ) -> tuple[Sequence[tuple[str, Object]], Saved]:
         """The fewest edits that save more than those before, and what all save."""
         kept = [x for x in left if x[0] not in OTHER_DATA]
-        for among, n in ((x, n) for x in (kept, left) for n in range(1, len(x) + 1)):
+        sizes = [(kept, n + 1) for n in range(len(kept)) if len(kept) < len(left)]
+        sizes += [(left, n) for n in range(1, len(left))]
+        for among, n in sizes:
             tried = [*itertools.islice(itertools.combinations(among, n), _MAX_TRIED)]
             found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
             best = max(found, key=lambda x: x[1].amount)

@@ -10,7 +10,7 @@ import collections
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ class _Repeated(NamedTuple):
 
 
 def operation_rows(
-    events: Iterable[Event], seen: Callable[[Event], Operation]
+    events: Sequence[Event], seen: Callable[[Event], Operation]
 ) -> list[tuple[Row, list[Event]]]:
     """What functions of the user's compile outside of jit, and what is spared.
 
@@ -149,9 +149,9 @@ def operation_rows(
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         counts = collections.Counter(x.line for x in lines.values() for _ in x.events)
-        is_whole = is_own and counts.total() >= _MANY
         many = {x for x, n in counts.items() if n >= _MANY} - jitting
-        many = {*counts} if is_whole else many
+        if is_own and counts.total() >= _MANY:
+            many = {*counts}
         chosen = [x for x in lines.values() if x.line in many or len(x.calls) >= _LEAST]
         if chosen:
             rows.append(_row(function, chosen, bool(many), seen))

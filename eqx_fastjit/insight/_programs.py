@@ -41,7 +41,7 @@ _ASIDE = frozenset(
         *("custom_jvp_call", "custom_vjp_call"),
     }
 )
-# Where a slice begins, and so its gradient: an array can say so.
+# Options that an array could be: weak types; where a slice begins, or its gradient.
 _ARGUMENTS = ("weak_type", "start_indices", "limit_indices", "padding_config")
 # Literals of a program that are kept.
 _MAX_LITERALS = 200

@@ -527,7 +527,7 @@ def updates():
 
 EAGER = {
     "a library's, at a line": (updates, ["eager: "]),
-    "new functions of other shapes": (loops, ["eager: 8 of 8"]),
+    "new functions of other shapes": (loops, ["eager: 8 of 8, 8 values"]),
     "models that are made": (models, []),
     "a few shapes in turns": (in_turns, []),
 }
@@ -540,9 +540,9 @@ def test_operations_outside_of_jit(program, expected):
     with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
         program()
     found = [
-        f"{x.parts[0].rule}: {x.compilations} of {x.programs}"
-        for x in report.rows
-        if x.parts[0].rule.startswith("eager")
+        f"{part.rule}: {x.compilations} of {x.programs}, {len(part.values)} values"
+        for x, part in ((x, x.parts[0]) for x in report.rows)
+        if part.rule.startswith("eager")
     ]
     assert len(found) == len(expected) and all(map(str.startswith, found, expected))
 
