@@ -171,7 +171,7 @@ def _rule_of_same(found: Object) -> str:
     if found.is_length and not found.differs_within(table.programs):
         return "length-number"
     if leaf is not None and leaf.of:
-        return "label" if found.is_unused else "configuration"
+        return "configuration"
     if table.rows[-1].event.is_outside:
         return "static-argnames"
     return "module-number" if _is_parameter(found) else "number"
