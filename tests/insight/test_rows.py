@@ -471,6 +471,11 @@ def in_turns():
             jnp.cumsum(ones(n))
 
 
+def of_leaves():
+    """Parameters have a shape each, which stays."""
+    jax.tree.map(jnp.cumsum, [ones(n) for n in range(1, 8)])
+
+
 def updates():
     """The line of a loop that calls what is jitted, too."""
     grad, opt = filter_jit(eqx.filter_grad(lambda m: m(X).sum())), optax.adam(1e-3)
@@ -485,6 +490,7 @@ EAGER = {
     "new functions of other shapes": (loops, ["eager: 8 of 8, 8 values"]),
     "models that are made": (models, []),
     "a few shapes in turns": (in_turns, []),
+    "each leaf of a tree": (of_leaves, []),
 }
 
 
