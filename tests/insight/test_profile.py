@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit, insight
+from eqx_fastjit import insight
 from eqx_fastjit.insight import _profile
 from eqx_fastjit.insight._profile import Timing
 from tests.support.commands import command
