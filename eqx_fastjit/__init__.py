@@ -71,8 +71,7 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ipython: Any) -> None:
     """`%load_ext eqx_fastjit`, for the magic `%%doctor` in notebooks."""
-    module = importlib.import_module(".insight._notebook", __name__)
-    ipython.register_magics(module.DoctorMagics)
+    importlib.import_module(".insight._notebook", __name__).register(ipython)
 
 
 def __dir__() -> list[str]:

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "profile",
         parents=[program],
-        help="profile the functions that a program calls; report to stderr",
+        help="show where Python is in a program, and whether dispatch matters",
     )
     rule = commands.add_parser("rule", help="explain a rule of the doctor")
     rule.add_argument("name", nargs="?", metavar="NAME")
@@ -211,7 +211,7 @@ def _report_on_signal() -> None:
 
 
 def profile(options: argparse.Namespace) -> int:
-    """Profile a program's functions."""
+    """Show where Python is in a program."""
     _need("pyinstrument", "profile")
     from eqx_fastjit.insight._program import ProgramProfile
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from ._events import Event
 from ._functions import row_of
-from ._lines import part_text
 from ._rules import Part
 from ._table import compilation_of, shared, Table
 from ._why import is_operation
@@ -37,11 +36,6 @@ class Reason(NamedTuple):
     def texts(self) -> list[str]:
         """What differs, in words, without what to edit."""
         return [f"{x.what} [{x.rule}]" if x.edit else x.what for x in self.parts]
-
-    @property
-    def edits(self) -> str:
-        """What differs, with what to edit, a line each."""
-        return "".join(f"\n  {part_text(x)}" for x in self.parts)
 
 
 def reasons_of(

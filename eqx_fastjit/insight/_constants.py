@@ -4,15 +4,12 @@ XLA computes what depends on constants alone while it compiles, element by eleme
 ("constant folding"). So a sort of a small array may take minutes.
 """
 
-import collections
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
-import numpy as np
 from jax.extend.core import Literal
 
 from eqx_fastjit._facts import Place
@@ -30,8 +27,7 @@ _FOLDING = {"sort": 2e-3, "reduce": 1e-4, "arg": 1e-4, "cum": 1e-4, "": 1e-5}
 _NOT_FOLDED = ("lu", "cholesky", "eig", "svd", "qr", "triangular", "random", "debug")
 
 
-@dataclasses.dataclass(frozen=True)
-class Constant:
+class Constant(NamedTuple):
     """An array that the function captured: a constant rather than an argument."""
 
     type: str
@@ -40,86 +36,40 @@ class Constant:
     place: Place
     # The variable whose value it is, if that is known.
     name: str = ""
-    # An upper limit of what it adds to compiling.
-    seconds: float = 0.0
 
 
 def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
-    """The arrays that a trace has captured, the largest first.
+    """The arrays that a trace has captured, the largest first; no scalars.
 
     `function` is the Python function that was traced, for the names of the arrays.
     """
-    costs = collections.defaultdict[int, float](float)
-    _fold(scope, [None] * len(scope.jax.invars), costs)
-    variables = list(_variables(function))
-    out: list[Constant] = []
-    for value, place in _captured(scope):
-        text, name = show_array(value.shape, str(value.dtype)), _name(value, variables)
-        n = math.prod(value.shape) * value.dtype.itemsize
-        out.append(Constant(text, n, place, name, n * _HOLDING + costs[id(value)]))
-    return tuple(sorted(out, key=lambda c: -c.bytes))
-
-
-def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
-    """Captured arrays, but no scalars, and where they are first used."""
-    seen: set[int] = set()
+    found: dict[int, tuple[Any, Place]] = {}
     for inner in scope.distinct():
-        pairs = dict(zip(inner.jax.constvars, inner.consts, strict=False))
-        for equation in inner.equations:
-            for v in equation.jax.invars:
-                value = v.val if isinstance(v, Literal) else pairs.pop(v, None)
-                if _is_array(value) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield value, equation.place
-        yield from ((x, UNKNOWN) for x in pairs.values() if _is_array(x))
+        values = dict(zip(inner.jax.constvars, inner.consts, strict=False))
+        for e in inner.equations:
+            for v in e.jax.invars:
+                value = v.val if isinstance(v, Literal) else values.pop(v, None)
+                if _is_array(value):
+                    found.setdefault(id(value), (value, e.place))
+        unused = {id(x): (x, UNKNOWN) for x in values.values() if _is_array(x)}
+        found = unused | found
+    variables = list(_variables(function))
+    constants: list[Constant] = []
+    for x, place in found.values():
+        text, name = show_array(x.shape, str(x.dtype)), _name(x, variables)
+        n = math.prod(x.shape) * x.dtype.itemsize
+        constants.append(Constant(text, n, place, name))
+    return tuple(sorted(constants, key=lambda c: -c.bytes))
 
 
 def _is_array(x: Any) -> bool:
     return bool(getattr(x, "shape", ())) and hasattr(x, "dtype")
 
 
-# --- what XLA folds -------------------------------------------------------------------
-
-
-def _fold(scope: Scope, inputs: Sequence[Any], costs: dict[int, float]) -> list[Any]:
-    """The constants that each result is made of; `None` if of arguments, too.
-
-    What it takes to fold an operation is added to the `costs` of each of them.
-    """
-    known = dict(zip(scope.jax.invars, inputs, strict=True))
-    for variable, value in zip(scope.jax.constvars, scope.consts, strict=False):
-        known[variable] = frozenset([id(value)])
-
-    def origin_of(v: Any) -> Any:
-        if isinstance(v, Literal):
-            return frozenset([id(v.val)] * _is_array(v.val))
-        return known.get(v)
-
-    for e in scope.equations:
-        operands = [origin_of(v) for v in e.jax.invars]
-        results: list[Any] = [None] * len(e.jax.outvars)
-        is_folded = not (e.inner or e.jax.effects or e.name.startswith(_NOT_FOLDED))
-        if e.is_call and len(e.inner[0].jax.invars) == len(operands):
-            results = _fold(e.inner[0], operands, costs)
-        elif operands and None not in operands and is_folded:
-            origins = frozenset[int]().union(*operands)
-            results = [origins] * len(results)
-            n = max(math.prod(getattr(v.aval, "shape", ())) for v in e.jax.invars)
-            each = next(x for k, x in _FOLDING.items() if e.name.startswith(k))
-            for origin in origins:
-                costs[origin] += n * each
-        known.update(zip(e.jax.outvars, results, strict=True))
-    return [origin_of(v) for v in scope.jax.outvars]
-
-
-# --- names ----------------------------------------------------------------------------
-
-
 def _name(value: Any, variables: list[tuple[str, Any]]) -> str:
     """The variable that has this array, or the only one with an array of its shape."""
     for name, x in variables:
-        is_numpy = isinstance(x, np.ndarray) and not hasattr(value, "sharding")
-        if x is value or (is_numpy and np.may_share_memory(x, np.asarray(value))):
+        if x is value:
             return name
     alike = {name for name, x in variables if x.shape == value.shape}
     return alike.pop() if len(alike) == 1 else ""
@@ -132,3 +82,41 @@ def _variables(function: Any) -> Iterator[tuple[str, Any]]:
             for keys, x in jtu.tree_leaves_with_path(read.value()):
                 if _is_array(x):
                     yield f"{read.path}{jtu.keystr(keys)}", x
+
+
+# --- what XLA does with them ----------------------------------------------------------
+
+
+def seconds_of_constants(scope: Scope, constants: Sequence[Constant]) -> float:
+    """An upper limit of what the constants of a trace add to compiling."""
+    folding, _ = _fold(scope, [None] * len(scope.jax.invars))
+    return folding + sum(x.bytes for x in constants) * _HOLDING
+
+
+def _fold(scope: Scope, arguments: Sequence[Any]) -> tuple[float, list[Any]]:
+    """What it takes to fold a jaxpr, and of what each result is made.
+
+    That is true of captured arrays, false of numbers alone, and `None` if it is of
+    anything else. So it is of the `arguments`.
+    """
+    seconds = 0.0
+    known: dict[Any, Any] = dict(zip(scope.jax.invars, arguments, strict=True))
+    known |= {v: bool(getattr(v.aval, "shape", ())) for v in scope.jax.constvars}
+
+    def origin_of(v: Any) -> Any:
+        return _is_array(v.val) if isinstance(v, Literal) else known.get(v)
+
+    for e in scope.equations:
+        operands = [origin_of(v) for v in e.jax.invars]
+        results: list[Any] = [None] * len(e.jax.outvars)
+        is_folded = not (e.inner or e.jax.effects or e.name.startswith(_NOT_FOLDED))
+        if e.is_call and len(e.inner[0].jax.invars) == len(operands):
+            inside, results = _fold(e.inner[0], operands)
+            seconds += inside
+        elif operands and None not in operands and is_folded:
+            results = [any(operands)] * len(results)
+            n = max(math.prod(getattr(v.aval, "shape", ())) for v in e.jax.invars)
+            each = next(x for k, x in _FOLDING.items() if e.name.startswith(k))
+            seconds += n * each * any(operands)
+        known.update(zip(e.jax.outvars, results, strict=True))
+    return seconds, [origin_of(v) for v in scope.jax.outvars]

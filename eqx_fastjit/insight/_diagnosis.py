@@ -22,8 +22,6 @@ from ._objects import (
 from ._table import Column, partition, Saved, Table
 
 
-# The most sets of edits of one size that are tried.
-_MAX_TRIED = 200
 # Rules of calls of the same operations: they remove shapes and counts, not only what
 # programs have in common. The first compute with other data.
 OTHER_DATA = ("batch", "lengths", "dtype")
@@ -76,18 +74,18 @@ class Diagnosis:
 
     def _next(
         self, left: list[tuple[str, Object]], chosen: list[Object], done: Saved
-    ) -> tuple[Sequence[tuple[str, Object]], Saved]:
-        """The fewest edits that save more than those before, and what all save."""
+    ) -> tuple[list[tuple[str, Object]], Saved]:
+        """The edit that saves most, or else all that only save together; and what then
+        is saved.
+        """
         kept = [x for x in left if x[0] not in OTHER_DATA]
-        sizes = [(kept, n + 1) for n in range(len(kept)) if len(kept) < len(left)]
-        sizes += [(left, n) for n in range(1, len(left))]
-        for among, n in sizes:
-            tried = [*itertools.islice(itertools.combinations(among, n), _MAX_TRIED)]
-            found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
-            best = max(found, key=lambda x: x[1].amount)
-            if best[1].amount > done.amount:
-                return best
-        return left, self.saved([*chosen, *(x for _, x in left)])
+        for among in filter(None, (kept, left)):
+            for tried in ([[x] for x in among], [among]):
+                found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
+                best = max(found, key=lambda x: x[1].amount)
+                if best[1].amount > done.amount:
+                    return best
+        return left, done
 
 
 def diagnose(table: Table) -> Diagnosis:
@@ -173,7 +171,7 @@ def _rule_of_same(found: Object) -> str:
     if found.is_length and not found.differs_within(table.programs):
         return "length-number"
     if leaf is not None and leaf.of:
-        return "label" if found.is_unused else "configuration"
+        return "configuration"
     if table.rows[-1].event.is_outside:
         return "static-argnames"
     return "module-number" if _is_parameter(found) else "number"
@@ -225,30 +223,19 @@ def _rule_of_other(found: Object) -> str | None:
 
 
 def _is_loop_count(found: Object) -> bool:
-    """Whether operations are there more or fewer times, as a number says."""
+    """Whether operations of the same kinds are there more often, as a number grows.
+
+    An `if` adds some, too; so there have to be three numbers or more.
+    """
     table = found.table
     rest = table.alike(x for x in table.columns if x not in found.columns)
-    classes: dict[Any, list[tuple[int, int]]] = {}
+    classes = collections.defaultdict[Any, dict[int, int]](dict)
     for i, row in enumerate(table.rows):
         leaf = row.leaves.get(found.paths[0])
         if row.program is not None and leaf is not None and leaf.text.isdecimal():
-            pairs = classes.setdefault((rest[i], row.program.kinds), [])
-            pairs.append((int(leaf.text), row.program.size))
-    return any(map(_in_proportion, classes.values()))
-
-
-def _in_proportion(pairs: Iterable[tuple[int, int]]) -> bool:
-    """Whether operations follow a number, as those of a loop that runs so often.
-
-    An `if` adds some, too; so there have to be three numbers or more. A single
-    iteration may be another one.
-    """
-    counts = collections.defaultdict[int, set[int]](set)
-    for n, count in pairs:
-        counts[n].add(count)
-    for least in (1, 2):
-        known = sorted((n, *x) for n, x in counts.items() if n >= least and len(x) == 1)
-        slopes = {(d - b) / (c - a) for (a, b), (c, d) in itertools.pairwise(known)}
-        if len(known) > 2 and len(slopes) == 1:
-            return slopes.pop() > 0
-    return False
+            classes[rest[i], row.program.kinds][int(leaf.text)] = row.program.size
+    return any(
+        len(sizes) > 2
+        and all(sizes[a] < sizes[b] for a, b in itertools.pairwise(sorted(sizes)))
+        for sizes in classes.values()
+    )

@@ -34,17 +34,13 @@ class Frame(NamedTuple):
     # Where in the file: line and column of the beginning, and of the end.
     start: tuple[int, int]
     end: tuple[int, int]
-    # Distinguishes the instructions of a line, if JAX tells.
-    instruction: tuple[int, int] | None
+    # Distinguishes the instructions of a line.
+    instruction: tuple[int, int]
 
     @property
     def place(self) -> Place:
         """The line."""
         return Place(self.file, self.start[0], self.function)
-
-
-# Stands in a path for a walk over a pytree: what follows is there once for each leaf.
-TREE_MAP = Frame("<frozen tree_map>", "tree_map", 0, (0, 0), (0, 0), None)
 
 
 class Equation:
@@ -67,24 +63,13 @@ class Equation:
     @functools.cached_property
     def path(self) -> tuple[Frame, ...]:
         """The calls of the user's that led to it, outermost first."""
-        out: list[Frame] = []
-        for frame in self.frames:
-            if not frame.file.startswith(JAX):
-                out.append(frame)
-            elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
-                out.append(TREE_MAP)
-        return tuple(reversed(out))
-
-    @functools.cached_property
-    def user_place(self) -> Place | None:
-        """The innermost line of the program's own, if there is one."""
-        return next((x.place for x in reversed(self.path) if is_users(x.file)), None)
+        return tuple(x for x in reversed(self.frames) if not x.file.startswith(JAX))
 
     @property
     def place(self) -> Place:
-        """That line; else the innermost of a library's."""
-        calls = (x.place for x in reversed(self.path) if x is not TREE_MAP)
-        return self.user_place or next(calls, UNKNOWN)
+        """The innermost line of the program's own; else of a library's."""
+        users = [x for x in self.path if is_users(x.file)]
+        return (users or self.path)[-1].place if self.path else UNKNOWN
 
 
 class Scope:
@@ -98,17 +83,12 @@ class Scope:
         self.equations = equations
         self.size = sum(equation.size for equation in equations)
 
-    def walk(self, around: Place | None = None) -> Iterator[tuple[Equation, Place]]:
-        """Each equation, as often as its call is made, with its line.
-
-        JAX does not keep all of a deep stack: then the line is that of `around`, which
-        made the call.
-        """
+    def walk(self) -> Iterator[Equation]:
+        """Each equation, as often as its call is made."""
         for equation in self.equations:
-            place = equation.user_place or around
-            yield equation, place or equation.place
+            yield equation
             for scope in equation.inner:
-                yield from scope.walk(place)
+                yield from scope.walk()
 
     def distinct(self) -> "list[Scope]":
         """This one and those inside; of those with the same jaxpr only the first."""

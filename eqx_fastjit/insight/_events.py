@@ -12,6 +12,7 @@ short texts (`_describe.py`).
 import collections
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -29,9 +30,8 @@ from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
 from ._describe import describe, Leaf, number_of
-from ._private import arguments_in_jit, function_in_jit, is_profiling, jaxpr_in_jit
+from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
 from ._programs import Program, program_of
-from ._words import listed
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -191,20 +191,11 @@ class _Tools:
 
     def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
-        fact = compilation.fact
-        if _starting or _compiling or is_profiling():
-            last = _last_signature(fact)
-            event = self._describe(fact, arguments)
-            # So that XProf shows why; but for placements, which a tracer has not.
-            known = {x._replace(sharding=None) for x in last}
-            new = (x._replace(sharding=None) for x in event.signature)
-            why = listed((x.path for x in new if x not in known), 3) or "again"
-            name = f"compile {fact.function.name}: {why if last else 'first call'}"
-            compilation.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        # As a part of another one, it ends without arguments.
+        if _starting or _compiling or compilation.outer is not None:
+            event = self._describe(compilation.fact, arguments)
             for observer in tuple(_starting):
                 observer(event)
-        elif compilation.outer is not None:
-            self._describe(fact, arguments)  # as a part, it ends without arguments
 
     def compiling(self, fact: Fact) -> None:
         """Keep its jaxpr, which may be one that JAX had, until it is complete."""
@@ -212,10 +203,10 @@ class _Tools:
             return
         _here.jaxprs[fact.number] = jaxpr_in_jit()
         if _compiling:
-            leaves: tuple[Leaf, ...] = ()
-            if not fact.traced:  # JAX had the trace, of a call that was refused, say
-                same = (x for x in reversed(_facts.history) if _is_of(x, fact))
-                leaves = next(map(_signature_of, same), ())
+            # JAX had the trace, of a call that was refused, say.
+            own = fact.specialization()
+            same = (x for x in reversed(_facts.history) if x.specialization() is own)
+            leaves = () if fact.traced else next(map(_signature_of, same), ())
             event = _event_of(fact, leaves)
             event.program = program_of(_here.jaxprs[fact.number])
             for observer in tuple(_compiling):
@@ -270,29 +261,14 @@ class _Tools:
             with contextlib.suppress(Exception):
                 function = _function_of(fact)
                 leaves = describe(arguments(), None, fact.settings, function)
-                # Most are those of the last call, and a model has thousands.
-                last = _last_signature(fact)
-                known = dict(zip(last, last, strict=True))
-                leaves = tuple([known.get(x, x) for x in leaves])
+                leaves = tuple(map(_shared, leaves))
         event = _event_of(fact, leaves)
         event.program = program_of(_here.jaxprs.get(fact.number))
         return event
 
 
-def _last_signature(fact: Fact) -> tuple[Leaf, ...]:
-    """What the last function of its line was given, if that is known."""
-    key = fact.function.key()
-    facts = reversed(tuple(_facts.history))
-    before = (x for x in facts if x is not fact and x.function.key() == key)
-    return next((_described[x].signature for x in before if x in _described), ())
-
-
-def _is_of(earlier: Fact, fact: Fact) -> bool:
-    """Whether two facts are of one specialization."""
-    specialization = fact.specialization()
-    return specialization is not None and earlier.specialization() is specialization
-
-
+# Most leaves are those of the last call, and a model has thousands.
+_shared: Callable[[Leaf], Leaf] = functools.lru_cache(maxsize=1 << 16)(lambda x: x)
 _tools = _Tools()
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._compare import reasons_of
 from ._events import Event, history, is_watched, watch
 from ._functions import row_of
-from ._lines import row_lines
 from ._rules import Row
 from ._table import shared, tables_of
-from ._why import line_of, title_of
-from ._words import plural, show_place, show_seconds, wrapped
+from ._text import as_text, compilations, lines_of
+from ._why import title_of
+from ._words import plural, show_seconds, wrapped
 
 
 _GONE = (
@@ -57,12 +56,11 @@ class Explanation:
         elif not self.rows:
             lines[0] += "; nothing was compiled again"
         for row in self.rows if self.verbose else self.rows[:_ROWS]:
-            lines += row_lines(row, _COLUMNS, self.verbose)
+            lines += as_text(lines_of(row), _COLUMNS, self.verbose)
         if not self.verbose and (more := len(self.rows[_ROWS:])):
             lines.append(f"{plural(more, 'more row')}: explain(..., verbose=True)")
-        for event, reason in reasons_of(self.events * self.verbose):
-            lines.append(f"  {show_place(line_of(event))}: {reason.cause}")
-            lines += (f"    {text}" for text in reason.texts)
+        for each in compilations(self.events * self.verbose):
+            lines += as_text(each, _COLUMNS, self.verbose)
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -2,8 +2,8 @@
 
 import collections
 import contextlib
-import contextvars
 import copy
+import threading
 import warnings
 from typing import Any
 
@@ -12,6 +12,7 @@ from eqx_fastjit._jit import jitted_function
 
 from ._compare import AGAIN, reason_of
 from ._events import Event, history, unwatch, watch
+from ._text import part_text
 from ._why import line_of, title_of
 from ._words import plural, show_place
 
@@ -62,7 +63,7 @@ class guard(contextlib.ContextDecorator):
 
     def __enter__(self) -> "guard":
         self._counts = collections.Counter[Any]()
-        self._token = _active.set((*_active.get(), self))
+        self._thread = threading.get_ident()
         if self._limit is None:
             watch(compiling=self._check)
         else:
@@ -71,28 +72,25 @@ class guard(contextlib.ContextDecorator):
 
     def __exit__(self, *exc_info: object) -> None:
         unwatch(self._check)
-        _active.reset(self._token)
 
     def _check(self, event: Event) -> None:
         """Refuse what is about to be compiled, or traced, if it is not to be."""
         key = _key(event.function)
-        if self not in _active.get() or self._key not in (None, key):
+        if self._thread != threading.get_ident() or self._key not in (None, key):
             return
         self._counts[key] += 1
         if self._limit is not None and self._counts[key] <= self._limit:
             return
-        title = title_of(event.function)
         reason = reason_of(event, history(event.function))
         if self._limit is not None:
-            limit, where = plural(self._limit, "time"), show_place(line_of(event))
-            message = (
-                f"{title} may be traced at most {limit} here.\n"
-                f"  {reason.cause}, at {where}{reason.edits}"
-            )
+            what = f"may be traced at most {plural(self._limit, 'time')} here."
         elif reason.cause == AGAIN:
-            message = f"{title} is compiled for a program that it had:{reason.edits}"
+            what = "is compiled for a program that it had."
         else:
             return
+        why = [f"{reason.cause}, at {show_place(line_of(event))}"]
+        why += map(part_text, reason.parts)
+        message = "\n  ".join([f"{title_of(event.function)} {what}", *why])
         if not self._warn:
             raise RetraceError(message)
         file, line = event.frames[0][:2] if event.frames else ("<unknown>", 1)
@@ -103,9 +101,3 @@ class guard(contextlib.ContextDecorator):
 def _key(function: FunctionInfo) -> Any:
     # Functions made by one line count as one, or a lambda in a loop would pass.
     return function.number if function.place is None else function.key()
-
-
-# The guards around the running code, in this thread and context.
-_active: contextvars.ContextVar[tuple[guard, ...]] = contextvars.ContextVar(
-    "eqx_fastjit_guards", default=()
-)

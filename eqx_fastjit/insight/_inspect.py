@@ -1,7 +1,6 @@
 """`inspect`: what a traced function consists of, by source line."""
 
 import collections
-import contextlib
 import dataclasses
 from collections import Counter
 from typing import Any
@@ -15,16 +14,6 @@ from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
 from ._profile import target
 from ._words import listed, plural, show_bytes, show_place, table
-
-
-# XLA's names for what it needs memory for.
-_MEMORY = {
-    "arguments": "argument_size_in_bytes",
-    "results": "output_size_in_bytes",
-    "temporaries": "temp_size_in_bytes",
-    "donated arguments reused": "alias_size_in_bytes",
-    "program": "generated_code_size_in_bytes",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +37,6 @@ class Inspection:
     - `lines`: equations by line of source, the most first.
     - `loops`: unrolled loops that a `scan` could be.
     - `constants`: arrays that it captured, the largest first.
-    - `memory`: XLA's estimate for one call, in bytes; empty if the function was not
-        compiled, or where XLA has no estimate.
     - `calls_back`: whether it calls back into Python, as `eqx.error_if` does.
     """
 
@@ -58,7 +45,6 @@ class Inspection:
     lines: tuple[LineCount, ...]
     loops: tuple[UnrolledLoop, ...]
     constants: tuple[Constant, ...]
-    memory: dict[str, int]
     calls_back: bool = False
 
     def __str__(self) -> str:
@@ -82,7 +68,6 @@ class Inspection:
             (show_bytes(x.bytes), x.name, x.type, show_place(x.place))
             for x in self.constants
         ]
-        memory = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
         tables = [
             table(
                 "Equations by source line",
@@ -99,17 +84,18 @@ class Inspection:
                 ("size", "name", "type", "used at"),
                 constants,
             ),
-            table("Memory of a call, as XLA estimates it", ("what", "size"), memory),
         ]
         return "\n\n".join([title, *filter(None, tables)])
 
     __repr__ = __str__
 
 
-def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspection:
+def inspect(f: Any, *args: Any, **kwargs: Any) -> Inspection:
     """Report what a traced function consists of, by source line.
 
-    The function is traced as by `f.trace(...)`, unless it has been traced already.
+    The function is traced as by `f.trace(...)`, unless it has been traced already. It
+    is not compiled: what memory a call needs, `f.lower(...).compile()` tells by its
+    `memory_analysis()`.
 
     **Arguments:**
 
@@ -117,33 +103,25 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
         or a plain one.
     - `*args`, `**kwargs`: the arguments of the call. A `jax.ShapeDtypeStruct` may be
         passed in place of an array.
-    - `compile`: whether to compile the function, for XLA's estimate of its memory.
 
     **Returns:**
 
-    An `Inspection`: equations by source line, unrolled loops, captured constants,
-    memory in bytes. `str(inspection)` shows it.
+    An `Inspection`: equations by source line, unrolled loops, captured constants.
+    `str(inspection)` shows it.
 
     **Raises:**
 
-    `TypeError` if `f` is not callable, and what tracing and compiling raise.
+    `TypeError` if `f` is not callable, and what tracing raises.
     """
     it = target(f, args, kwargs)
     traced = it.jitted.trace(*it.args, **it.kwargs)
     scope = read_jaxpr(traced.jaxpr)
-    memory: dict[str, int] = {}
-    if compile:
-        compiled = traced.lower().compile()
-        with contextlib.suppress(Exception):  # not every backend has an estimate
-            stats = compiled.memory_analysis()
-            memory = {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
     return Inspection(
         it.name,
         scope.size,
         _lines(scope),
         find_loops(scope),
         find_constants(scope, it.fun),
-        memory,
         has_host_callbacks(traced),
     )
 
@@ -151,9 +129,9 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
 def _lines(scope: Scope) -> tuple[LineCount, ...]:
     """The lines with the most equations first."""
     lines: dict[Place, Counter[str]] = collections.defaultdict(Counter)
-    for equation, place in scope.walk():
+    for equation in scope.walk():
         if not equation.is_call:
-            lines[place][equation.name] += 1
+            lines[equation.place][equation.name] += 1
     counts = [
         LineCount(place, c.total(), tuple(c.most_common(3)))
         for place, c in lines.items()

@@ -38,28 +38,23 @@ _LATE, _INTERVAL = 30.0, 1.0
 def log_from_environment() -> None:
     """Start logging as `EQX_FASTJIT_LOG` says. Raises `ValueError` if it is invalid."""
     text = os.environ.get(_VARIABLE, "")
-    if text in ("", "off", "0"):
-        return
     if text.endswith(".jsonl"):
         try:
             Writer(text)
         except OSError as e:
-            why = e.strerror or e
-            raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {why}") from None
-        return
-    if text != "compiles":
-        raise ValueError(
-            f"{_VARIABLE}={text!r}: expected compiles, off, or a file that ends in "
-            ".jsonl."
-        )
-    handler = logging.StreamHandler()  # to stderr
-    line = "[%(asctime)s eqx_fastjit] %(message)s"
-    handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False  # to a handler of the program that writes them again
-    watch(_on_event)
-    say_what_is_late(logger.info)
+            raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {e}") from None
+    elif text == "compiles":
+        handler = logging.StreamHandler()  # to stderr
+        line = "[%(asctime)s eqx_fastjit] %(message)s"
+        handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False  # to a handler of the program that writes them again
+        watch(_on_event)
+        say_what_is_late(logger.info)
+    elif text not in ("", "off", "0"):
+        expected = "expected compiles, off, or a file that ends in .jsonl."
+        raise ValueError(f"{_VARIABLE}={text!r}: {expected}")
 
 
 def _on_event(event: Event) -> None:
@@ -94,20 +89,18 @@ def say_what_is_late(say: Callable[[str], None]) -> Callable[[], None]:
 
     **Returns:** a function that ends this.
     """
-    over = threading.Event()
+    over, said = threading.Event(), set[Any]()
 
     def look() -> None:
-        said: set[Any] = set()
         while not over.wait(_INTERVAL):
-            innermost = list(_facts.compilations.values())
-            for fact in [x.outermost for x in innermost if x is not None]:
-                seconds, key = time.time() - fact.started, fact.function.key()
-                if seconds < _LATE or key in said or over.is_set():
-                    continue
-                said.add(key)
-                title, took = title_of(fact.function), show_seconds(round(seconds))
-                with contextlib.suppress(Exception):  # of the program's own stderr
-                    say(f"still compiling {title}, {took}")
+            for fact in filter(None, [*_facts.compilations.values()]):
+                function = fact.outermost.function
+                seconds = time.time() - fact.outermost.started
+                if seconds >= _LATE and function.key() not in said:
+                    said.add(function.key())
+                    took = show_seconds(round(seconds))
+                    with contextlib.suppress(Exception):  # of the program's own stderr
+                        say(f"still compiling {title_of(function)}, {took}")
 
     def stop() -> None:
         over.set()

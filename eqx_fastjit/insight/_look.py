@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit._blocking import call_back, is_callback, opened
 from eqx_fastjit._engine import ENGINE
 
-from ._constants import Constant, find_constants
+from ._constants import Constant, find_constants, seconds_of_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
 from ._loops import find_loops, UnrolledLoop
@@ -19,10 +19,9 @@ from ._private import function_in_jit
 from ._why import is_operation
 
 
-# Seconds of a compilation that make it worth to look at its equations.
-_LEAST_SECONDS = 0.2
-# Bytes from which a constant is named, even if XLA folds nothing.
-_LARGE = 1 << 20
+# Seconds of a compilation that make it worth to look at its equations; and those that
+# its constants may add, for which these are worth to be named, and how many of them.
+_LEAST_SECONDS, _NAMED = 0.2, 3
 
 
 class Look(NamedTuple):
@@ -32,7 +31,9 @@ class Look(NamedTuple):
     calls_back: bool = False
     has_own_callbacks: bool = False
     equations: int = 0
+    # The largest constants, if they may add to compiling; and how much, at most.
     constants: tuple[Constant, ...] = ()
+    most_by_constants: float = 0.0
     # The unrolled loops that a `scan` could have, none inside another one.
     loops: tuple[UnrolledLoop, ...] = ()
     # Of an operation outside of jit.
@@ -59,11 +60,12 @@ def look(event: Event, jaxpr: Any) -> Look:
             source = None if event.is_outside else ENGINE.active().flat.source
             function = function_in_jit() if event.is_outside else source and source()
             found = find_constants(scope, function)
-            large = [
-                x for x in found if x.bytes >= _LARGE or x.seconds > _LEAST_SECONDS
-            ]
-            loops = find_loops(scope, outermost=True)
-            out = Look(*out[:2], scope.size, tuple(large), loops)
+            most = seconds_of_constants(scope, found)
+            out = out._replace(
+                equations=scope.size, loops=find_loops(scope, outermost=True)
+            )
+            if most > _LEAST_SECONDS:
+                out = out._replace(constants=found[:_NAMED], most_by_constants=most)
     return out
 
 

@@ -11,13 +11,12 @@ import functools
 import linecache
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import jaxprs_in
 from eqx_fastjit._facts import is_users, Place
 
-from ._equations import Equation, Frame, Scope, TREE_MAP
+from ._equations import Equation, Frame, Scope
 
 
 # A loop with fewer iterations is not reported.
@@ -80,22 +79,19 @@ def _loops_in(file: str) -> list[_Loop]:
     return sorted(loops, key=lambda loop: loop.start)
 
 
-def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
-    """The loops that a path leads through, the outermost first; at which of its calls.
+def _loops_around(path: tuple[Frame, ...]) -> list[Place]:
+    """The loops that a path leads through, the outermost first.
 
     A loop around the definition of a function is none that its calls are in; nor is one
     that calls a constructor: of a list of layers, say, an array is no replacement.
     """
-    makers = (i for i, x in enumerate(path) if "__init__" in x.function.split("."))
-    maker = max(makers, default=-1)
-    out: dict[Place, int] = {}
-    for level, frame in enumerate(path):
-        if frame.instruction is None or not is_users(frame.file):
-            continue
-        for line, start, end in _loops_in(frame.file):
+    makers = [i for i, x in enumerate(path) if "__init__" in x.function.split(".")]
+    out: dict[Place, None] = {}
+    for frame in path[max(makers, default=-1) + 1 :]:
+        for line, start, end in _loops_in(frame.file) if is_users(frame.file) else ():
             if frame.begins <= line and start <= frame.start and frame.end <= end:
-                out.setdefault(Place(frame.file, line, frame.function), level)
-    return {place: level for place, level in out.items() if level > maker}
+                out[Place(frame.file, line, frame.function)] = None
+    return list(out)
 
 
 def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...]:
@@ -119,15 +115,9 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
         is_outer = loop.uniform and taken.isdisjoint(equations)
         if n >= _MIN_ITERATIONS and (is_outer or not outermost):
             loops.append(loop)
-            taken.update(_with_inner(equations))
+            inside = [x for e in equations for scope in e.inner for x in scope.walk()]
+            taken.update(equations, inside)
     return tuple(loops)
-
-
-def _with_inner(equations: Iterable[Equation]) -> Iterator[Equation]:
-    for e in equations:
-        yield e
-        for scope in e.inner:
-            yield from _with_inner(scope.equations)
 
 
 def _add(
@@ -138,38 +128,29 @@ def _add(
     """Note the equations in each loop, and how often its instructions were executed."""
     around = functools.cache(_loops_around)
     counts = Counter((e.name, e.frames) for e in scope.equations)
-    # By the user's call in the body of a loop, and the line of a library that it comes
-    # to: how often each equation is there. A library has loops of its own (`jnp.stack`,
-    # the layers of its models), but something in it is there once for each call. A
-    # gradient makes several equations of one, and other ones in the first iteration.
-    times: dict[Any, dict[Any, dict[Any, int]]] = {}
+    # By the user's call in the body of a loop: how often each equation is there.
+    times: dict[Any, dict[Any, int]] = collections.defaultdict(dict)
     for e in scope.equations:
         loops = around(e.path)
         for place in loops:
             members.setdefault(place, []).append(e)
         if loops:
-            innermost, level = list(loops.items())[-1]
-            if TREE_MAP not in e.path[level:]:
-                call = tuple(frame for frame in e.path if is_users(frame.file))
-                lines = times.setdefault((innermost, call), {})
-                equation = e.name, e.frames
-                lines.setdefault(e.path, {})[equation] = counts[equation]
-    for (place, _), lines in times.items():
-        executed.setdefault(place, []).append(_times(lines.values()))
+            call = tuple(frame for frame in e.path if is_users(frame.file))
+            times[loops[-1], call][e.name, e.frames] = counts[e.name, e.frames]
+    for (place, _), found in times.items():
+        executed.setdefault(place, []).append(_times(sorted(found.values())))
 
 
-def _times(lines: Iterable[dict[Any, int]]) -> int:
-    """How often a call was executed, by the counts of its equations in each line."""
-    sizes: Counter[int] = Counter()
-    for counts in lines:
-        sizes[statistics.mode(sorted(counts.values())[::-1])] += sum(counts.values())
-    n = min(sizes)
-    more = min((x for x in sizes if x > 1), default=1)
-    # Under `vmap`, the first iteration has lines of its own, and lacks others: what is
-    # carried is not yet batched.
-    if n == 1 < more and sizes[1] * more <= sizes.total():
-        n = more
-    return n + 1 if more == n and n + 1 in sizes else n
+def _times(counts: list[int]) -> int:
+    """How often a call was executed, by how often its equations are there.
+
+    A library has loops of its own (`jnp.stack`, the layers of its models), but
+    something in it is there once for each call. A gradient makes several equations of
+    one. Under `vmap`, the first iteration has equations of its own, and lacks others:
+    what is carried is not yet batched.
+    """
+    n = counts[(len(counts) - 1) // 3]
+    return n + 1 if n > 1 and n + 1 in counts else n
 
 
 # These take another part each time, as a `scan` does: a `slice`, and its gradient.

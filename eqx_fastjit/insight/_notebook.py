@@ -3,47 +3,36 @@
 Only imported where IPython is running.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-from IPython.core.magic import line_cell_magic, Magics, magics_class, no_var_expand
+from IPython.core.magic import no_var_expand
 from IPython.display import display
 
-from ._doctor import doctor
+from ._doctor import doctor as watched
 
 
-@magics_class
-class DoctorMagics(Magics):
-    """The doctor, of what a notebook runs."""
+def register(shell: Any) -> None:
+    """Add the magics to a shell."""
 
     @no_var_expand
-    @line_cell_magic
-    def doctor(self, line: str, cell: str | None = None) -> None:
+    def doctor(line: str, cell: str | None = None) -> None:
         """Run a cell or a statement, and show what the doctor says of it.
 
         `%%doctor` at the top of a cell; `%doctor train(model)` in one.
         """
         # In place of the line of the magic, so that the others keep their numbers.
         source = line if cell is None else f"# %%doctor\n{cell}"
-        shell: Any = self.shell
-        number = len(shell.history_manager.input_hist_raw) - 1
-        with doctor(f"In[{number}]") as report, _as_cell(shell, number):
-            result = shell.run_cell(source, store_history=False)
+        # What is run is this cell, whose tracebacks are shown once, by `raise_error`.
+        count, number = shell.execution_count, len(shell.history_manager.input_hist_raw)
+        shell.execution_count = number - 1
+        shell.showtraceback = shell.showsyntaxerror = lambda *args, **kwargs: None
+        try:
+            with watched(f"In[{number - 1}]") as report:
+                result = shell.run_cell(source, store_history=False)
+        finally:
+            shell.execution_count = count
+            del shell.showtraceback, shell.showsyntaxerror  # what its class has is back
         display(report)
-        result.raise_error()  # as the cell's own, which is then shown once
+        result.raise_error()
 
-
-@contextlib.contextmanager
-def _as_cell(shell: Any, number: int) -> Iterator[None]:
-    """Within this context, what is run is a cell of this number, without tracebacks."""
-    names = ("showtraceback", "showsyntaxerror")
-    for name in names:
-        setattr(shell, name, lambda *args, **kwargs: None)
-    count, shell.execution_count = shell.execution_count, number
-    try:
-        yield
-    finally:
-        shell.execution_count = count
-        for name in names:
-            delattr(shell, name)  # what its class has is back
+    shell.register_magic_function(doctor, "line_cell", "doctor")

@@ -98,17 +98,6 @@ class Object:
         axes = (x for x in table.columns if x.aspect == "axis")
         return self.kind == "number" and any(map(is_length_of, axes))
 
-    @functools.cached_property
-    def is_unused(self) -> bool:
-        """Whether two values of a number have made programs with the same literals."""
-        programs = [row.program for row in self.table.rows]
-        known = {
-            (x.same, x.literals, i)
-            for x, i in zip(programs, self.ids, strict=True)
-            if x
-        }
-        return len(known) > len({x[:2] for x in known})
-
     @property
     def is_mixed(self) -> bool:
         """Whether it is a number in some calls, and an array in others."""
@@ -135,24 +124,21 @@ class Object:
     @functools.cached_property
     def is_carried(self) -> bool:
         """Whether an earlier call had returned what it becomes, by the traces."""
-        returned: set[str] = set()
-        found: list[bool] = []
-        known: set[int] = set()
-        before: Mapping[str, Leaf] | None = None
-        # What is the same in all rows is never new.
-        own = {*self.paths}
-        own.update(
-            path
-            for path in self.table.varying
-            if path not in own and any(is_below(path, x) for x in self.paths)
-        )
-        for i, row in zip(self.ids, self.table.rows, strict=True):
-            there = {path: leaf for path in own if (leaf := row.leaves.get(path))}
-            arrays = {path: x for path, x in there.items() if x.kind == "array"}
+        table, returned = self.table, set[str]()
+        own = [
+            x
+            for x in table.varying
+            if any(x == y or is_below(x, y) for y in self.paths)
+        ]
+        before: dict[str, Leaf] | None = None
+        known, found = set[int](), list[bool]()
+        for i, row in zip(self.ids, table.rows, strict=True):
+            there = {path: x for path in own if (x := row.leaves.get(path))}
+            arrays = [x for x in there.values() if x.kind == "array"]
             # A shape that nothing has yet is that of the next call.
             if arrays or self.kind not in ("size", "dtype"):
                 if before is not None and i not in known:
-                    new = {y.text for x, y in arrays.items() if y != before.get(x)}
+                    new = {x.text for x in arrays if x != before.get(x.path)}
                     found.append(bool(new) and new <= returned)
                 known.add(i)
                 before = there
@@ -173,19 +159,16 @@ class Object:
             return bool(own) or any(map(_is_model, leaves))
         if self.kind != "size" or not own:
             return False
-        lengths = {table.values(x) for x in own}
-        top = modules[own[0].path]
-        arrays = [
-            path
-            for path, leaf in table.rows[-1].leaves.items()
-            if leaf.kind == "array" and leaf.shape != () and is_below(path, top)
-        ]
+        top, same = modules[own[0].path], {x.path for x in own}
         is_told = any(  # `in_features`, say
             x.aspect == "value" and is_below(x.path, top) and ids == self.ids
             for x, ids in table.columns.items()
         )
-        same = {x.path for x in own}
-        return is_told or len(lengths) > 1 or not same.issuperset(arrays)
+        return is_told or any(
+            leaf.kind == "array" and leaf.shape and is_below(path, top)
+            for path, leaf in table.rows[-1].leaves.items()
+            if path not in same
+        )
 
 
 def is_number(leaf: Leaf | None) -> bool:

@@ -11,11 +11,11 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._facts import Place
 
 from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
@@ -45,44 +45,28 @@ class Operation(NamedTuple):
     results: str = ""
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
-    # Whether it is there to make a model, or an optimiser's state.
+    # Whether it is there to make a model, or an optimiser's state; or for each leaf of
+    # a tree.
     is_making: bool = False
-    # For each of the user's functions, innermost first: what tells this call of it from
-    # others, and the instruction; and what tells the call that it makes there.
-    calls: tuple[tuple[Any, Any], ...] = ()
+    is_of_leaf: bool = False
 
 
 def operation(jaxpr: Any) -> Operation:
     """The operation that is being compiled in this thread."""
-    stack = [*traceback.walk_stack(sys._getframe(1))]
-    is_making = any(_is_maker(frame.f_code) for frame, _ in stack)
+    codes = [frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    is_making = any(map(_is_maker, codes))
+    is_of_leaf = any(x.co_name.endswith("tree_map") for x in codes)
     inner = opened(jaxpr)
     if inner is None:
-        return Operation(is_making=is_making)
-    calls = [
-        ((_marked(frame), frame.f_lasti), _marked(called))
-        for (called, _), (frame, _) in itertools.pairwise(stack)
-        if is_written_by_user(frame.f_code)
-    ]
+        return Operation(is_making=is_making, is_of_leaf=is_of_leaf)
     operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
     return Operation(
         _listed(operands),
         _listed(results),
         any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
         is_making,
-        tuple(calls),
+        is_of_leaf,
     )
-
-
-def _marked(frame: FrameType) -> Any:
-    """What tells a frame from others: its trace function, which nothing calls.
-
-    Another frame may have the `id` of one that is gone, and there are no weak
-    references to frames.
-    """
-    if frame.f_trace is None:
-        frame.f_trace = lambda *_: None
-    return frame.f_trace
 
 
 def _listed(shapes: list[str]) -> str:
@@ -99,13 +83,14 @@ def program_key(event: Event) -> tuple[str, str]:
     return event.function.name, program.same if program else f"{event.number}"
 
 
-class _Repeated(NamedTuple):
-    """Compilations of one operation at one line, and below a line that repeats it."""
+class _Compiled(NamedTuple):
+    """Compilations of one operation, at one line of what a function calls."""
 
+    # That of the function's call, or of the operation where no function is named.
     line: Place
     events: list[Event]
-    # What tells the calls from others that the line made again and again, if it did.
-    calls: set[Any]
+    # Whether the line compiled it again and again, for data in several shapes.
+    is_again: bool
 
 
 def operation_rows(
@@ -119,40 +104,28 @@ def operation_rows(
     # to be jitted: that would be compiled for each shape of the rest.
     jitting = {x for e in events if not is_operation(e) for x in e.frames}
     not_own = {x[::2] for x in jitting}
-    paths: dict[Any, list[Event]] = collections.defaultdict(list)
+    functions: dict[Any, dict[Any, list[Event]]] = {}
     for e in events:
-        if is_operation(e) and e.frames and not seen(e).is_making:
-            paths[e.frames, e.function.name].append(e)
-    functions: dict[Any, dict[Any, _Repeated]] = {}
-    for (frames, name), found in paths.items():
-        calls = [seen(e).calls for e in found]
-        inside = [*itertools.takewhile(lambda x: x[::2] not in not_own, frames)]
-        named = (i for i, x in enumerate(inside) if not x.function.endswith(">"))
-        own = max(named, default=None)
-        level = _repeated(frames, calls)
-        if level is not None:
-            line = frames[level]
-            # A loop in a function is nearer than what calls that.
-            own = own if own is None else min(level, own)
-        elif own is not None:  # the line that calls it
-            line = frames[min(own + 1, len(frames) - 1)]
-        else:
-            line = frames[0]
-        function = line if own is None else frames[own]
-        lines = functions.setdefault((function[::2], own is not None), {})
-        repeated = lines.setdefault(
-            (line, frames[0], name), _Repeated(line, list[Event](), set[Any]())
-        )
-        repeated.events.extend(found)
-        if level is not None:
-            repeated.calls.update(x[level] for x in calls if x)
+        if not (is_operation(e) and e.frames) or seen(e).is_making:
+            continue
+        inside = itertools.takewhile(lambda x: x[::2] not in not_own, e.frames)
+        named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
+        # The outermost function that jits nothing, and the line that calls it.
+        own = e.frames[named[-1]] if named else e.frames[0]
+        line = e.frames[: named[-1] + 2][-1] if named else own
+        lines = functions.setdefault((own[::2], bool(named)), {})
+        lines.setdefault((line, e.frames[0], e.function.name), []).append(e)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
-        counts = collections.Counter(x.line for x in lines.values() for _ in x.events)
+        found = [
+            _Compiled(line, x, sum(not seen(e).is_of_leaf for e in x) >= _LEAST)
+            for (line, *_), x in lines.items()
+        ]
+        counts = collections.Counter(x.line for x in found for _ in x.events)
         many = {x for x, n in counts.items() if n >= _MANY} - jitting
         if is_own and counts.total() >= _MANY:
             many = {*counts}
-        chosen = [x for x in lines.values() if x.line in many or len(x.calls) >= _LEAST]
+        chosen = [x for x in found if x.line in many or x.is_again]
         if chosen:
             rows.append(_row(function, chosen, bool(many), seen))
     return rows
@@ -176,25 +149,9 @@ def needed_rows(events: Sequence[Event]) -> list[Row]:
     return [row]
 
 
-def _repeated(
-    frames: Sequence[Place], calls: Sequence[tuple[tuple[Any, Any], ...]]
-) -> int | None:
-    """Which of the user's functions repeats what it calls.
-
-    That is the innermost of which one call has made several: with the loop around a
-    function of the user's, rather than the lines in it. A model is as one of them.
-    """
-    for i, frame in enumerate(frames):
-        own = {x[i] for x in calls if i < len(x)}
-        is_repeated = len(own) > len({function for function, _ in own})
-        if is_repeated and not frame.function.endswith(".__call__"):
-            return i
-    return None
-
-
 def _row(
     function: str,
-    found: list[_Repeated],
+    found: list[_Compiled],
     is_whole: bool,
     seen: Callable[[Event], Operation],
 ) -> tuple[Row, list[Event]]:
@@ -204,7 +161,7 @@ def _row(
     """
     found.sort(key=lambda x: -sum(e.seconds for e in x.events[1:]))
     main = found[0].events
-    again = [e for x in found if len(x.calls) >= _LEAST for e in x.events[1:]]
+    again = [e for x in found if x.is_again for e in x.events[1:]]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)

@@ -1,13 +1,14 @@
 """The report as one HTML page, by jinja2, which escapes every text."""
 
+import linecache
+
 import jinja2
 from markupsafe import escape
 
-from ._compare import reasons_of
 from ._report import headline, Report
-from ._sections import section_of
-from ._why import name_of
-from ._words import show_chain, show_place, show_seconds, source_line
+from ._sections import sections
+from ._text import compilations, lines_of
+from ._words import show_place, show_seconds
 
 
 _environment = jinja2.Environment(
@@ -17,26 +18,22 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
-_environment.filters |= {
-    "seconds": show_seconds,
-    "place": show_place,
-    "chain": show_chain,
-    "name": name_of,
-    "source": source_line,
-    "section": section_of,
-}
 
 
 def page(report: Report) -> str:
     """The page, which loads nothing and runs nothing."""
+    run = report.run
     rules = dict.fromkeys(part.rule for row in report.rows for part in row.parts)
-    template = _environment.get_template("report.html")
-    return template.render(
+    return _environment.get_template("report.html").render(
         report=report,
         headline=headline(report),
-        rules=list(rules),
-        reasons=reasons_of(report.run.events, report.run.before),
-        share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
+        rows=map(lines_of, report.rows),
+        compilations=list(compilations(run.events, run.before)),
+        rules={name: sections().get(name, "") for name in rules},
+        share=lambda x: f"{x / run.seconds if run.seconds else 0:.0%}",
+        source=lambda x: linecache.getline(x.file, x.line).strip(),
+        show_place=show_place,
+        show_seconds=show_seconds,
     )
 
 

@@ -29,12 +29,6 @@ def raw_frames(equation: Any) -> list[tuple[Any, int]]:
     return list(zip(codes, instructions, strict=True))
 
 
-# Whether `jax.profiler` is recording. It is public, and not documented.
-is_profiling: Callable[[], bool] = try_resolve(
-    "jax.profiler:TraceAnnotation.is_enabled", lambda: True
-)
-
-
 # Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
 # function to use in its place.
 Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]

@@ -12,10 +12,10 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,31 +26,22 @@ from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, JitWrapped
 
 from ._equations import JAX
-from ._events import history
 from ._words import show_place, show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
-# Seconds that the rounds of timing take, but for slow calls.
-TIMING_SECONDS = 4.0
+# Seconds that the rounds of timing take, and the least number of rounds of slow calls.
+_TIMING_SECONDS, _LEAST_ROUNDS = 2.0, 3
 # A round has several calls of one kind: a call that follows one of another kind takes
 # longer, by a different amount for each kind.
 _ROUND_SECONDS = 1e-3
-_MOST_CALLS = 200
-LEAST_ROUNDS, _MOST_ROUNDS = 3, 100
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
-# The share of all samples from which on a frame is shown.
-_LEAST_SHARE = 0.02
-# Of a function that takes this long to compile, Equinox's calls are not timed: they
-# would compile it once more.
-_LONG_COMPILATION = 8.0
-# The share of a call, or of a program, from which on a saving matters.
-MATTERS = 0.05
+# The share of a call from which on a saving matters.
+_MATTERS = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """A call, in seconds: medians over the rounds."""
 
     # Until the call returns.
@@ -59,16 +50,6 @@ class Timing:
     ready: float
     # The latter in each round, in the mean over its calls.
     rounds: tuple[float, ...]
-
-    def saves_over(self, other: "Timing") -> tuple[float, float]:
-        """By how much a call is shorter than another, and how exact that is.
-
-        **Returns:** the median over rounds, and about its 95% confidence interval:
-        interquartile range over the square root of the number of rounds.
-        """
-        saved = [b - a for a, b in zip(self.rounds, other.rounds, strict=True)]
-        low, median, high = statistics.quantiles(saved, n=4, method="inclusive")
-        return median, (high - low) / len(saved) ** 0.5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -120,33 +101,18 @@ def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
 
     A `Profile`: the timings of warm calls, the tree that pyinstrument (if installed)
     draws of what Python did under each of them, and one sentence on what can be saved.
-    It takes a few seconds, beyond compiling the function under both libraries. If
-    compiling takes long, it is not compiled under Equinox.
+    It takes a few seconds, beyond compiling the function under both libraries.
 
     **Raises:**
 
     `TypeError` if `f` is not callable, and what the function raises.
     """
     it = target(f, args, kwargs)
-    calls = contenders(it.fun, it.args, it.kwargs)
-    timings = time_calls(calls, TIMING_SECONDS)
+    calls = _contenders(it)
+    timings = _time_calls(calls)
     has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
     session = _sampled(calls) if has_pyinstrument else None
     return Profile(it.name, timings, session, _conclusion(timings))
-
-
-def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
-    """Pyinstrument's session of warm calls, of each jit below its name."""
-    from pyinstrument import Profiler
-
-    found: list[Any] = []
-    for name, call in calls.items():
-        with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
-            end = time.perf_counter() + _SAMPLING_SECONDS
-            while time.perf_counter() < end:
-                jax.block_until_ready(call())
-        found.append(_below(profiler.last_session, "warm calls", name))
-    return functools.reduce(lambda a, b: type(a).combine(a, b), found)
 
 
 # --- what is called -------------------------------------------------------------------
@@ -183,82 +149,65 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
     return Target(str(name), fun, jitted, args, kwargs)
 
 
-def contenders(
-    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Callable[[], Any]]:
-    """Warm calls of a function, jitted in each way."""
-    jitted = filter_jit(fun)
-    ours = functools.partial(jitted, *args, **kwargs)
-    time_call(ours)
-    # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
-    function = jitted._function
-    _, specialization, arrays = function.specialization_for(
-        jitted._bind(*args, **kwargs)
-    )
-    # To block on a Module, Python flattens it. So it does after a flat call as well:
-    # that time is not overhead.
-    result = ours()
+def _contenders(it: Target) -> dict[str, Callable[[], Any]]:
+    """Warm calls of a function, jitted in each way: functions that the tree names."""
+    jitted, theirs = filter_jit(it.fun), equinox_filter_jit(it.fun)
 
-    def flat() -> Any:
+    def eqx_fastjit() -> Any:
+        return jitted(*it.args, **it.kwargs)
+
+    def equinox() -> Any:
+        return theirs(*it.args, **it.kwargs)
+
+    result = eqx_fastjit()
+    # What `jax.jit` of the arrays alone takes: the program that has been compiled.
+    bound = jitted._bind(*it.args, **it.kwargs)
+    _, specialization, arrays = jitted._function.specialization_for(bound)
+
+    def jax_jit() -> Any:
+        # To block on a Module, Python flattens it. So it does after a flat call as
+        # well: that time is not overhead.
         return specialization.jitted(*arrays), result
 
-    out: dict[str, Callable[[], Any]] = {OURS: ours, FLAT: flat}
-    # Now, or before.
-    took = max((e.seconds for e in history(function.info)), default=0.0)
-    if took < _LONG_COMPILATION:
-        out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
-        time_call(out[EQUINOX])
-    return out
+    calls: dict[str, Callable[[], Any]]
+    calls = {OURS: eqx_fastjit, FLAT: jax_jit, EQUINOX: equinox}
+    for call in calls.values():
+        time_call(call)
+    return calls
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
     """What a call costs, what of it is saved, and whether that matters."""
-    ours, flat = timings[OURS], timings[FLAT]
-    begin = (
-        f"A call takes {show_seconds(ours.ready)}, where `jax.jit` of flat arrays "
-        f"takes {show_seconds(flat.ready)}"
-    )
-    if EQUINOX not in timings:
-        return (
-            f"{begin}; it was not timed under Equinox, because compiling it takes more "
-            f"than {show_seconds(_LONG_COMPILATION)}."
-        )
-    theirs = timings[EQUINOX]
-    saving, noise = ours.saves_over(theirs)
+    ours, flat, theirs = timings[OURS], timings[FLAT], timings[EQUINOX]
+    saved = [b - a for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
+    low, saving, high = statistics.quantiles(saved, n=4, method="inclusive")
     saving = max(0.0, saving)
-    is_little = saving < MATTERS * theirs.ready or saving <= noise
+    is_little = low < _MATTERS * theirs.ready
     return (
-        f"{begin}, and `equinox.filter_jit` {show_seconds(theirs.ready)}: it saves "
-        f"{show_seconds(saving)} ({saving / theirs.ready:.0%} of Equinox's call, give "
-        f"or take {show_seconds(noise)}), so it matters{' little' * is_little}: 10,000 "
-        f"calls save {show_seconds(1e4 * saving)}."
+        f"A call takes {show_seconds(ours.ready)}, where `jax.jit` of flat arrays "
+        f"takes {show_seconds(flat.ready)}, and `equinox.filter_jit` "
+        f"{show_seconds(theirs.ready)}: it saves {show_seconds(saving)} "
+        f"({saving / theirs.ready:.0%} of Equinox's call; {show_seconds(low)} to "
+        f"{show_seconds(high)} in half of the rounds), so it matters"
+        f"{' little' * is_little}: 10,000 calls save {show_seconds(1e4 * saving)}."
     )
 
 
 # --- timing, in interleaved rounds, so that what disturbs one disturbs all ------------
 
 
-def time_calls(
-    calls: dict[str, Callable[[], Any]], seconds: float
-) -> dict[str, Timing]:
+def _time_calls(calls: dict[str, Callable[[], Any]]) -> dict[str, Timing]:
     """Time calls that have been compiled.
 
-    **Arguments:**
-
-    - `calls`: by name. Each is made until its result is ready before the next begins.
-    - `seconds`: how long to go on, but for the least number of rounds.
+    Each is made until its result is ready before the next begins.
     """
-    counts: dict[str, int] = {}
-    for name, call in calls.items():
-        n = int(_ROUND_SECONDS / max(time_call(call)[1], 1e-9))
-        counts[name] = max(1, min(_MOST_CALLS, n))
+    fastest = min(time_call(call)[1] for call in calls.values())
+    n = 1 + int(_ROUND_SECONDS / fastest)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    for done in range(_MOST_ROUNDS):
-        if done >= LEAST_ROUNDS and time.perf_counter() > end:
-            break
+    end = time.perf_counter() + _TIMING_SECONDS
+    while len(found[OURS]) < _LEAST_ROUNDS or time.perf_counter() < end:
         for name, call in calls.items():
-            found[name].append(time_call(call, counts[name]))
+            found[name].append(time_call(call, n))
     out: dict[str, Timing] = {}
     for name, rounds in found.items():
         returns, ready = zip(*rounds, strict=True)
@@ -283,54 +232,62 @@ def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
 # --- pyinstrument ---------------------------------------------------------------------
 
 
-# Frames of these are none of the program's.
-_HERE = Path(__file__).parents[1]
-_OWN = (str(_HERE / "cli"), str(_HERE / "insight"), "<frozen runpy")
+def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
+    """Pyinstrument's session of warm calls, of each jit for as long."""
+    from pyinstrument import Profiler
+
+    with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
+        for call in calls.values():
+            end = time.perf_counter() + _SAMPLING_SECONDS
+            while time.perf_counter() < end:
+                jax.block_until_ready(call())
+    return profiler.last_session
 
 
-def _below(session: Any, *names: str) -> Any:
-    """A session with the frames below those of this library, under other names."""
-    records: list[Any] = []
-    for stack, seconds in session.frame_records:
-        is_own = [frame.split("\0")[1].startswith(_OWN) for frame in stack]
-        begins = is_own.index(True) if True in is_own else 0
-        rest = [x for x, own in zip(stack, is_own, strict=True) if not own][begins:]
-        # As pyinstrument writes a frame.
-        records.append(([*(f"{name}\0\0000" for name in names), *rest], seconds))
-    session.frame_records = records
-    return session
+def tree_text(session: Any, *, show_all: bool = False) -> str:
+    """Pyinstrument's tree: of all frames, or with those of libraries grouped."""
+    from pyinstrument.processors import group_library_frames_processor
+    from pyinstrument.renderers import ConsoleRenderer
+
+    # Frames of a fiftieth of the samples are shown; of this library as of others.
+    options = {"filter_threshold": 0.02, "hide_regex": re.escape(JAX[1])}
+    tree = ConsoleRenderer(unicode=True, processor_options=options)
+    tree.render_preamble = lambda session: ""  # a logo and a clock
+    if show_all:
+        tree.processors.remove(group_library_frames_processor)
+    lines = map(str.rstrip, tree.render(session).strip().split("\n"))
+    text = "\n".join(lines)
+    return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 
 
 # In these, a function is traced, compiled or run as a whole.
-_JITTING = (
-    *(f"jax{os.sep}_src{os.sep}pjit.py", f"equinox{os.sep}_jit.py"),
-    f"eqx_fastjit{os.sep}",
+_JITTING = tuple(
+    x.replace("/", os.sep)
+    for x in ("jax/_src/pjit.py", "equinox/_jit.py", "eqx_fastjit/_traced.py")
 )
+# In these, Python waits for a result.
+_READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
 
 
-def of_program(session: Any) -> tuple[Any, str]:
-    """A session without the frames of the command that ran the program.
+def outside_of_jit(session: Any) -> str:
+    """Mark in a session the operations outside of jit.
 
-    **Returns:** the session, in which operations outside of jit are marked, and a
-    sentence on these, if there are any.
+    **Returns:** a sentence on these, if there are any.
     """
     found = collections.Counter[str]()
     for stack, seconds in session.frame_records:
         i = _operation_at(stack)
         if i is not None:
+            # As pyinstrument writes a frame.
             name, rest = stack[i].split("\0", 1)
             stack[i] = f"{name} (outside of jit)\0{rest}"
             function, file, line, *_ = stack[i - 1].split("\0")
             place = show_place(Place(file, int(line.partition("\x01")[0]), function))
             found[f"{function} ({place})"] += seconds  # pyright: ignore
-    text = ""
-    for most, _ in found.most_common(1):
-        took = show_seconds(found.total())
-        text = f"Operations outside of jit ran for about {took}, most of it in {most}."
-    return _below(session, "the program"), text
-
-
-_READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
+    if not found:
+        return ""
+    ((most, _),), took = found.most_common(1), show_seconds(found.total())
+    return f"Operations outside of jit ran for about {took}, most of it in {most}."
 
 
 def _operation_at(stack: list[str]) -> int | None:
@@ -341,22 +298,5 @@ def _operation_at(stack: list[str]) -> int | None:
         return None
     is_other = not files[i].startswith(JAX[0])
     is_read = stack[i].split("\0")[0].endswith(_READS)
-    # The command, which runs the program, is this library, too.
-    program = (x for x in files[: i + 1] if not x.startswith(_OWN[0]))
-    is_jit = any(x in file for file in program for x in _JITTING)
+    is_jit = any(x.endswith(_JITTING) for x in files[: i + 1])
     return None if is_other or is_read or is_jit else i
-
-
-def tree_text(session: Any, *, show_all: bool = False) -> str:
-    """Pyinstrument's tree: of all frames, or with those of libraries grouped."""
-    from pyinstrument.processors import group_library_frames_processor
-    from pyinstrument.renderers import ConsoleRenderer
-
-    options = {"filter_threshold": _LEAST_SHARE}
-    tree = ConsoleRenderer(unicode=True, processor_options=options)
-    tree.render_preamble = lambda session: ""  # a logo and a clock
-    if show_all:
-        tree.processors.remove(group_library_frames_processor)
-    lines = map(str.rstrip, tree.render(session).strip().split("\n"))
-    text = "\n".join(lines)
-    return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"

@@ -3,6 +3,7 @@
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -101,24 +102,21 @@ def make_report(run: Run, least: float | None = None) -> Report:
         rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
     rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
-    known: set[Any] = set()
-    again = 0.0
-    for event in operations:
-        key = program_key(event)
-        again += event.seconds if key in known else 0.0
-        known.add(key)
+    programs: list[tuple[Any, float]] = [
+        (program_key(e), e.seconds) for e in operations
+    ]
     for table in tables:
-        known.update((id(table), x) for x in table.programs)
-        first = {*table.programs}
-        again += sum(x.seconds for i, x in enumerate(table.rows) if i not in first)
+        known = zip(table.programs, table.rows, strict=True)
+        programs += [((id(table), program), row.seconds) for program, row in known]
+    first = dict(reversed(programs))
     return Report(
         run=run,
         limit=limit,
         rows=(*run.stale, *sorted(rows, key=_order)),
         time=tuple(_time(run)),
         compilations=sum(e.compile > 0 for e in run.events),
-        programs=len(known),
-        again=again,
+        programs=len(first),
+        again=math.fsum(x for _, x in programs) - math.fsum(first.values()),
         notes=(*run.notes, *busy),
     )
 

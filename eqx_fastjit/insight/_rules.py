@@ -81,13 +81,12 @@ class Row:
 
 @functools.cache
 def rules() -> dict[str, dict[str, str]]:
-    """By name: what happened and the edit, as texts with fields."""
+    """What happened and the edit, each by the rule's name, as texts with fields."""
     file = importlib.resources.files("eqx_fastjit.insight") / "rules.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def part_of(rule: str, facts: dict[str, Any], **fields: Any) -> Part:
     """An instance of a rule, in its words."""
-    text = {"what": "{differs}", "edit": "", **rules()[rule]}
-    what, edit = text["what"].format_map(facts), text["edit"].format_map(facts)
-    return Part(rule, what.rstrip(), edit, **fields)
+    what = rules()["what"].get(rule, "{differs}").format_map(facts)
+    return Part(rule, what.rstrip(), rules()["edit"][rule].format_map(facts), **fields)

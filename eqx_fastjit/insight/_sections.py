@@ -13,8 +13,3 @@ def sections() -> dict[str, str]:
     parts = re.split(r"^## (?:.*\n)|^### (.+)\n", text, flags=re.M)
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return {name.strip("`"): body.strip() for name, body in pairs if name}
-
-
-def section_of(rule: str) -> str:
-    """The section of a rule, as Markdown; nothing if there is none."""
-    return sections().get(rule, "")

@@ -1,22 +1,103 @@
-"""The report as text, by rich: in colour on a terminal, plain elsewhere.
+"""Rows and compilations as lines, and the report as text.
 
-A row has a line with what it saves, and a line for each edit. Most fit a screen. What
-costs less than `report.limit` has none.
+The lines are the same in `explain`, in a notebook and on a page.
 """
 
 import io
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TextIO
 
-from rich.console import Console
-from rich.text import Text
+from eqx_fastjit._facts import Place
 
 from ._compare import reasons_of
-from ._lines import row_lines
+from ._events import Event
 from ._report import headline, Report
+from ._rules import Part, Row
 from ._why import is_operation, title_of
-from ._words import plural, show_seconds, wrapped
+from ._words import plural, show_chain, show_place, show_seconds, wrapped
 
+
+# The columns of the number and the seconds; edits that are shown, unless all are.
+_INDENT = 13
+_EDITS = 10
+
+
+class Line(NamedTuple):
+    """A title, or what is below it: with a rule, and what follows that."""
+
+    seconds: str
+    text: str
+    rule: str = ""
+    edit: str = ""
+    place: Place | None = None
+
+
+def lines_of(row: Row) -> list[Line]:
+    """First what a row saves and where, then each edit."""
+    saves = f"{'~' * row.about}{show_seconds(row.saves)}" if row.saves else ""
+    title = row.function
+    if row.compilations > 1:
+        title += f": {plural(row.compilations, 'compilation')}"
+        title += f" of {plural(row.programs, 'program')}" if row.programs else ""
+    lines = [Line("wrong" if row.is_wrong else saves, title, place=row.line)]
+    is_single = sum(x.gain != 0.0 for x in row.parts) < 2
+    for part in row.parts:
+        seconds = "and" if part.gain is None else show_seconds(part.gain)
+        if not part.edit:
+            seconds = f"({show_seconds(row.wanted)})"
+        elif is_single:
+            seconds = ""
+        is_elsewhere = part.line is not None and part.line != row.line
+        place = f" ({show_place(part.line)})" if is_elsewhere else ""
+        lines.append(Line(seconds, part.what, part.rule, _edit(part) + place))
+    # What is saved in later runs is of no function, and of no line.
+    return [lines[1]._replace(seconds=saves)] if row.later else lines
+
+
+def _edit(part: Part) -> str:
+    edit = f": {part.edit}" if part.edit else ""
+    return edit + " (other data)" * part.other_data
+
+
+def part_text(part: Part) -> str:
+    """What, by which rule, and the edit: `n 1, 2 [number]: jnp.asarray(n)`."""
+    return f"{part.what} [{part.rule}]{_edit(part)}"
+
+
+def compilations(
+    events: Iterable[Event], before: Iterable[Event] = ()
+) -> Iterator[list[Line]]:
+    """Each compilation: why, and the leaves that differ."""
+    for event, reason in reasons_of(events, before):
+        if event.compile:
+            cached = ", read from the cache" * event.cached
+            title = f"{title_of(event.function)}: {reason.cause}{cached}"
+            below = [f"called at {show_chain(event.frames)}", *reason.texts]
+            seconds = show_seconds(event.seconds)
+            yield [Line(seconds, title), *(Line("", text) for text in below)]
+
+
+def as_text(
+    lines: list[Line], columns: int, verbose: bool = False, number: str = ""
+) -> Iterator[str]:
+    """Lines as text of so many columns; of many edits the first, unless `verbose`."""
+    shown = lines if verbose else lines[: 1 + _EDITS]
+    for line in shown:
+        text = f"{line.text} [{line.rule}]{line.edit}" if line.rule else line.text
+        out = wrapped(text, " " * _INDENT, columns)
+        begin = f"{number}{line.seconds:>{_INDENT - 1 - len(number)}} "
+        out[0], number = begin + out[0][_INDENT:], ""
+        if line.place is not None:
+            place = f"  {show_place(line.place)}"
+            if len(out[-1]) + len(place) > columns:
+                out.append("")
+            out[-1] += place.rjust(columns - len(out[-1]))
+        yield from out
+    if more := len(lines) - len(shown):
+        yield f"{'':{_INDENT}}and {plural(more, 'more edit')}: --verbose"
+
+
+# --- the report ---
 
 # Rows of a report, unless it is `verbose`.
 _ROWS = 10
@@ -26,73 +107,54 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
-    """Write the report for people."""
+    """Write the report for people: in colour on a terminal, plain elsewhere."""
+    from rich.console import Console  # which `explain` does not need
+    from rich.text import Text
+
     # A kernel's environment asks for colours, which a string must not have.
     plain = False if isinstance(stream, io.StringIO) else None
     console = Console(
         file=stream, highlight=False, force_jupyter=False, force_terminal=plain
     )
     columns = max(_LEAST_COLUMNS, min(console.width, _MOST_COLUMNS))
-    for line in _lines(report, verbose, columns):
-        console.print(line, soft_wrap=True)
+    for style, lines in _blocks(report, verbose, columns):
+        for line in lines:
+            console.print(Text(line, style), soft_wrap=True)
 
 
-def _lines(report: Report, verbose: bool, columns: int) -> Iterator[Text]:
+def _blocks(
+    report: Report, verbose: bool, columns: int
+) -> Iterator[tuple[str, Iterable[str]]]:
+    """Styles, each with the lines that have it."""
+    run, prices = report.run, [x for x in report.rows if not x.saves and not x.is_wrong]
+    yield "", [""]
+    title = f"eqx-fastjit doctor: {run.program} {headline(report)}"
     style = "bold" if report.findings else "bold green"
-    yield Text()
-    title = f"eqx-fastjit doctor: {report.run.program} {headline(report)}"
-    yield from _wrapped(title, columns, style)
-    shown = (
-        report.rows
-        if verbose
-        else tuple(x for x in report.rows if x.saves or x.is_wrong)
-    )
-    for i, row in enumerate(shown[: None if verbose else _ROWS], 1):
-        title, *edits = row_lines(row, columns, verbose, i)
-        yield Text(title, "bold")
-        yield from map(Text, edits)
-    if not verbose and (rest := shown[_ROWS:]):
+    yield style, wrapped(title, columns=columns)
+    rows = [x for x in report.rows if verbose or x not in prices]
+    for i, row in enumerate(rows[: None if verbose else _ROWS], 1):
+        first, *below = as_text(lines_of(row), columns, verbose, f"{i}")
+        yield "bold", [first]
+        yield "", below
+    if not verbose and (rest := rows[_ROWS:]):
         saved = show_seconds(sum(x.saves for x in rest))
-        yield Text(f"{plural(len(rest), 'more row')} ({saved}): --verbose", "dim")
-    yield Text()
-    yield from _wrapped(_time(report), columns)
-    if report.run.device is not None:
-        yield from _wrapped(str(report.run.device), columns)
-    prices = [x for x in report.rows if not x.saves and not x.is_wrong]
+        yield "dim", [f"{plural(len(rest), 'more row')} ({saved}): --verbose"]
+    yield "", [""]
+    yield "", wrapped(_time(report), columns=columns)
+    if run.device is not None:
+        yield "", wrapped(str(run.device), columns=columns)
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = ", ".join(x.function for x in prices[:3])
         text = f"Other programs took {seconds}, of {names} (--verbose)."
-        yield from _wrapped(text, columns)
-    yield from _wrapped(_legend(report), columns, "dim")
-    for note in report.notes:
-        yield from _wrapped(note, columns, "dim")
+        yield "", wrapped(text, columns=columns)
+    for note in (_legend(report), *report.notes):
+        yield "dim", wrapped(note, columns=columns)
     if verbose:
-        yield from _compilations(report, columns)
-
-
-def _legend(report: Report) -> str:
-    """What stands in rows, in words."""
-    parts = [p for row in report.findings for p in row.parts]
-    text = ""
-    if parts:
-        text += f"`eqx-fastjit rule {parts[0].rule}` explains that rule."
-    if any(p.gain is None for p in parts):
-        text += ' "and": only with the edit above it.'
-    if any(p.other_data for p in parts):
-        text += (
-            ' "other data": more or fewer elements are computed; mask what is added.'
-        )
-    return text
-
-
-def _wrapped(
-    text: str, columns: int, style: str = "", indent: str = ""
-) -> Iterator[Text]:
-    yield from (Text(x, style) for x in wrapped(text, indent, columns))
-
-
-# --- the rest -------------------------------------------------------------------------
+        yield "bold", ["", "Compilations"]
+        functions = [e for e in run.events if not is_operation(e)]
+        for lines in compilations(functions, run.before):
+            yield "", as_text(lines, columns, verbose)
 
 
 def _time(report: Report) -> str:
@@ -106,13 +168,13 @@ def _time(report: Report) -> str:
     return f"{', '.join(parts)}{rest}." if parts else ""
 
 
-def _compilations(report: Report, columns: int) -> Iterator[Text]:
-    """Each compilation with the leaves that differ."""
-    yield Text()
-    yield Text("Compilations", "bold")
-    for event, reason in reasons_of(report.run.events, report.run.before):
-        if is_operation(event) or not event.compile:
-            continue
-        yield Text(f"{show_seconds(event.seconds):>9} {title_of(event.function)}")
-        for text in reason.texts:
-            yield from _wrapped(text, columns, "dim", " " * 10)
+def _legend(report: Report) -> str:
+    """What stands in rows, in words."""
+    parts = [part for row in report.findings for part in row.parts]
+    said = [f"`eqx-fastjit rule {x.rule}` explains that rule." for x in parts[:1]]
+    if any(x.gain is None for x in parts):
+        said.append('"and": only with the edit above it.')
+    if any(x.other_data for x in parts):
+        more = "more or fewer elements are computed; mask what is added."
+        said.append(f'"other data": {more}')
+    return " ".join(said)

@@ -34,42 +34,53 @@ def look_at(run: Run, event: Event) -> Look:
     return run.looks.get(event.number, Look())
 
 
+def _row(
+    parts: tuple[Part, ...],
+    line: Place | None,
+    spared: dict[Event, float],
+    left: dict[Event, float],
+) -> Row:
+    """A row, by what is spared of each compilation, which is taken from what is `left`.
+
+    It is of the function that compiles longest.
+    """
+    for event, seconds in spared.items():
+        left[event] -= seconds
+    return Row(
+        name_of(max(spared, key=lambda e: e.seconds).function),
+        parts,
+        line,
+        seconds=sum(e.seconds for e in spared),
+        saves=sum(spared.values()),
+        about=True,
+        compilations=len(spared),
+    )
+
+
 # --- unrolled loops -------------------------------------------------------------------
 
 
 def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
     """The unrolled loops, each once. What they save is taken from what is `left`."""
-    by_place: dict[Place, dict[Event, UnrolledLoop]] = {}
+    by_place: dict[Place, dict[Event, UnrolledLoop]] = collections.defaultdict(dict)
     for event in left:
         for loop in look_at(run, event).loops:
-            by_place.setdefault(loop.place, {})[event] = loop
+            by_place[loop.place][event] = loop
     for place, loops in by_place.items():
-        shares = {
-            e: x.equations / max(1, look_at(run, e).equations) for e, x in loops.items()
-        }
-        saved = 0.0
+        shares = {e: x.equations / look_at(run, e).equations for e, x in loops.items()}
+        spared: dict[Event, float] = {}
         for event, loop in loops.items():
             beyond = max(0.0, 1 - _SCANNED / loop.iterations)
-            spared = min(left[event], event.seconds * shares[event] * beyond)
-            left[event] -= spared
-            saved += spared
-        longest = max(loops, key=lambda e: e.seconds)
-        name = name_of(longest.function)
+            spared[event] = min(left[event], event.seconds * shares[event] * beyond)
+        longest, saved = max(loops, key=lambda e: e.seconds), sum(spared.values())
         facts = {
             "iterations": loops[longest].iterations,
             "share": f"{shares[longest]:.0%}",
-            "function": name,
+            "function": name_of(longest.function),
         }
         fields: Any = {"count": len(loops), "saves": saved, "gain": saved}
-        yield Row(
-            name,
-            (part_of("unrolled-loop", facts, line=place, **fields),),
-            place,
-            seconds=sum(e.seconds for e in loops),
-            saves=saved,
-            about=True,
-            compilations=len(loops),
-        )
+        part = part_of("unrolled-loop", facts, line=place, **fields)
+        yield _row((part,), place, spared, left)
 
 
 # --- captured constants ---------------------------------------------------------------
@@ -77,32 +88,20 @@ def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
 
 def constant_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
     """The captured constants that make a function compile for long."""
-    by_function: dict[Any, list[Event]] = {}
+    by_function: dict[Any, list[Event]] = collections.defaultdict(list)
     for event in left:
         if look_at(run, event).constants:
-            by_function.setdefault(event.function.key(), []).append(event)
+            by_function[event.function.key()].append(event)
     for events in by_function.values():
-        saved = {e: min(left[e], _by_constants(run, e)) for e in events}
-        for event, seconds in saved.items():
-            left[event] -= seconds
-        event = max(events, key=lambda e: saved[e])
-        constants = sorted(look_at(run, event).constants, key=lambda x: -x.seconds)
-        name = name_of(event.function)
+        spared = {e: min(left[e], _by_constants(run, e)) for e in events}
+        event = max(events, key=lambda e: spared[e])
         parts: list[Part] = []
-        for x in constants[:3]:
+        for x in look_at(run, event).constants:
             text = f"{x.name}, {x.type}" if x.name else x.type
-            facts = {"path": text, "function": name}
+            facts = {"path": text, "function": name_of(event.function)}
             part = part_of("captured-constant", facts, line=x.place, path=x.name)
             parts.append(part)
-        yield Row(
-            name,
-            tuple(parts),
-            line_of(event),
-            seconds=sum(e.seconds for e in events),
-            saves=sum(saved.values()),
-            about=True,
-            compilations=len(events),
-        )
+        yield _row(tuple(parts), line_of(event), spared, left)
 
 
 def _by_constants(run: Run, event: Event) -> float:
@@ -118,8 +117,7 @@ def _by_constants(run: Run, event: Event) -> float:
         if e.compile and tracing[e] and not (e.cached or look_at(run, e).constants)
     ]
     usual = (statistics.median(shares) if shares else _USUAL) * tracing[event]
-    most = sum(x.seconds for x in look_at(run, event).constants)
-    return max(0.0, min(event.compile - usual, most))
+    return max(0.0, min(event.compile - usual, look_at(run, event).most_by_constants))
 
 
 # --- each run -------------------------------------------------------------------------

@@ -1,9 +1,6 @@
 """Numbers, lines, lists and tables in words."""
 
-import linecache
 import os
-import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -56,18 +53,13 @@ def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-# How ipykernel names the code of a cell, in other processes and event files.
-_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py|<ipython-input-.*>")
-
-
 def _cell(file: str) -> str | None:
     """`In[5]`, if a file is the code of a notebook's cell."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     try:
-        _, name = shell.compile.format_code_name(file)  # pyright: ignore
-        return str(name)
+        return shell.compile.format_code_name(file)[1]  # pyright: ignore
     except (AttributeError, TypeError):  # no notebook, or not of this one
-        return "<cell>" if _CELL.fullmatch(file) else None
+        return None
 
 
 def show_file(file: str) -> str:
@@ -94,26 +86,14 @@ def show_place(place: "Place | None") -> str:
     return f"{show_file(place.file)}:{place.line}" if place else "an unknown line"
 
 
-def source_line(place: "Place | None") -> str:
-    """The text of a line; empty if it is not known."""
-    return "" if place is None else linecache.getline(place.file, place.line).strip()
-
-
 def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
     """A line and the lines that led to it: `model.py:4, from train.py:12`."""
     lines = dict.fromkeys(map(show_place, frames))
     return ", from ".join(list(lines)[:most]) or show_place(None)
 
 
-# Of texts that are wrapped; a narrow terminal has fewer.
-_MOST_COLUMNS = 88
-
-
-def wrapped(text: str, indent: str = "", columns: int | None = None) -> list[str]:
-    """The lines of a text that fit so many columns, or the terminal."""
-    if columns is None:
-        columns = shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns
-        columns = min(columns, _MOST_COLUMNS)
+def wrapped(text: str, indent: str = "", columns: int = 80) -> list[str]:
+    """The lines of a text that fit so many columns."""
     return textwrap.wrap(
         text,
         columns,
@@ -131,21 +111,13 @@ _MOST_ROWS = 12
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table under its title, with numbers to the right; nothing if it is empty."""
     cells = [[str(x) for x in row] for row in rows]
-    shown = cells[:_MOST_ROWS]
-    if not shown:
-        return ""
-    columns = list(zip(header, *shown, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    is_number = [
-        all(x[:1] in "0123456789~<-" for x in column[1:]) for column in columns
-    ]
-    lines = [title]
-    for row in (header, *shown):
-        padded = [
-            x.rjust(width) if right else x.ljust(width)
-            for x, width, right in zip(row, widths, is_number, strict=True)
-        ]
-        lines.append(f"  {'  '.join(padded)}".rstrip())
-    if len(cells) > len(shown):
-        lines.append(f"  and {len(cells) - len(shown)} more")
-    return "\n".join(lines)
+    columns: list[list[str]] = []
+    for column in zip(header, *cells[:_MOST_ROWS], strict=True):
+        width = max(map(len, column))
+        is_number = all(x[:1] in "0123456789~<-" for x in column[1:])
+        pad = str.rjust if is_number else str.ljust
+        columns.append([pad(x, width) for x in column])
+    lines = [f"  {'  '.join(row)}".rstrip() for row in zip(*columns, strict=True)]
+    if (more := len(cells) - _MOST_ROWS) > 0:
+        lines.append(f"  and {more} more")
+    return "\n".join([title, *lines]) if cells else ""

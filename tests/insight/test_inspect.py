@@ -22,8 +22,7 @@ def line_of(text):
 def loops_of(f, *args):
     """By line: iterations, and whether the shapes are equal."""
     return {
-        x.place.line: (x.iterations, x.uniform)
-        for x in insight.inspect(f, *args, compile=False).loops
+        x.place.line: (x.iterations, x.uniform) for x in insight.inspect(f, *args).loops
     }
 
 
@@ -56,7 +55,7 @@ def test_equations_of_libraries_count_for_the_line_that_calls_them():
     def call(model, x):
         return model(x)  # the model
 
-    (line,) = insight.inspect(call, model, jnp.ones(2), compile=False).lines
+    (line,) = insight.inspect(call, model, jnp.ones(2)).lines
     assert line.place.line == line_of("the model")
 
 
@@ -66,7 +65,7 @@ def deep(n, x):
 
 def test_equations_that_a_function_inside_makes_count_for_its_own_lines():
     inner = jax.jit(lambda x: deep(3, x))
-    found = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(3), compile=False)
+    found = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(3))
     assert {x.place.line: x.equations for x in found.lines}[line_of("deep")] == 2
     assert found.equations == 3
 
@@ -88,7 +87,7 @@ def unrolled(x):
     "jit", [lambda f: f, filter_jit, eqx.filter_jit, jax.jit, eqx.Partial]
 )
 def test_an_unrolled_loop_is_found_in_a_function_of_any_jit(jit):
-    found = insight.inspect(jit(unrolled), jnp.ones(2), compile=False)
+    found = insight.inspect(jit(unrolled), jnp.ones(2))
     (loop,) = found.loops
     assert loop.place == (__file__, line_of("for"), "unrolled")
     assert (loop.iterations, loop.uniform) == (5, True)
@@ -170,7 +169,7 @@ def test_iterations_with_other_options_are_not_alike(alike):
             x = x + w[i, 0, 0]
         return x
 
-    found = insight.inspect(f, jnp.ones((1, 4, 8)), jnp.ones((4, 4, 3)), compile=False)
+    found = insight.inspect(f, jnp.ones((1, 4, 8)), jnp.ones((4, 4, 3)))
     assert [x.uniform for x in found.loops] == [alike]
     assert ("iterations differ" in str(found)) is not alike
 
@@ -204,7 +203,7 @@ def test_code_without_source_has_lines_and_no_loops():
     assert found.loops == ()
 
 
-# --- constants and memory ---
+# --- constants ---
 
 
 def test_captured_constants():
@@ -215,7 +214,7 @@ def test_captured_constants():
         return model(x) @ large[:8]  # large
 
     model = eqx.nn.Linear(8, 8, key=jax.random.key(0))  # an argument
-    found = insight.inspect(f, model, jnp.ones(8), compile=False)
+    found = insight.inspect(f, model, jnp.ones(8))
     assert [(x.type, x.bytes, x.place.line) for x in found.constants] == [
         ("float32[1024,300]", 4 * 1024 * 300, line_of("large")),
         ("float32[8]", 32, line_of("small")),
@@ -224,17 +223,6 @@ def test_captured_constants():
     assert "calls back" not in str(found)
     checked = insight.inspect(lambda x: eqx.error_if(x, x < 0, "bad"), jnp.ones(()))
     assert "It calls back into Python: calls block" in str(checked)
-
-
-def test_memory_is_that_of_xla_with_what_is_donated():
-    f = filter_jit(lambda x: x + 1.0, donate="all")
-    x = jnp.ones(1000)
-    found = insight.inspect(f, x)
-    assert found.memory["arguments"] == found.memory["results"] == 4000
-    assert found.memory["donated arguments reused"] == 4000
-    assert not x.is_deleted()
-    assert "arguments" in str(found)
-    assert insight.inspect(f, x, compile=False).memory == {}
 
 
 # --- what may be given ---
