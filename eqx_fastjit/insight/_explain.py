@@ -55,12 +55,11 @@ class Explanation:
             lines += wrapped(_GONE.format(plural(self.gone, "compilation")), "  ")
         elif not self.rows:
             lines[0] += "; nothing was compiled again"
-        for row in self.rows if self.verbose else self.rows[:_ROWS]:
-            lines += as_text(lines_of(row), _COLUMNS, self.verbose)
+        shown = map(lines_of, self.rows if self.verbose else self.rows[:_ROWS])
+        for block in (*shown, *compilations(self.events * self.verbose)):
+            lines += as_text(block, _COLUMNS, self.verbose)
         if not self.verbose and (more := len(self.rows[_ROWS:])):
             lines.append(f"{plural(more, 'more row')}: explain(..., verbose=True)")
-        for each in compilations(self.events * self.verbose):
-            lines += as_text(each, _COLUMNS, self.verbose)
         return "\n".join(lines)
 
     __repr__ = __str__
