@@ -183,7 +183,14 @@ def doctor(options: argparse.Namespace) -> int:
             note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
             watch.notes.append(note)
         code = run(options, watch.jax_imported, awaited=PACKAGES)
-        watch.stop()
+        sys.stdout.flush()  # what the program has printed comes first
+        if not watch.stop() and not (options.json or options.html):
+            print(
+                "eqx-fastjit doctor: nothing was compiled.",
+                *watch.notes,
+                file=sys.stderr,
+            )
+            return code
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _text
 
@@ -193,7 +200,6 @@ def doctor(options: argparse.Namespace) -> int:
         from eqx_fastjit.insight import _page
 
         options.html.write_text(_page.page(report), encoding="utf-8")
-    sys.stdout.flush()  # what the program has printed comes first
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
 
