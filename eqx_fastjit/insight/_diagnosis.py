@@ -13,12 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._describe import is_below
-from ._objects import (
-    is_literal,
-    module_of,
-    Object,
-    objects_of,
-)
+from ._objects import is_literal, module_of, Object, objects_of
 from ._table import Column, Partition, partition, Saved, Table
 
 
