@@ -41,9 +41,9 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value  # from now on without this function
-    return value
+    home = importlib.import_module(f".{_HOMES[name]}", __name__)
+    # From now on without this function.
+    return globals().setdefault(name, getattr(home, name))
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ import itertools
 import re
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -87,6 +87,12 @@ def parent(path: str) -> str:
     return path[: found.start()] if found else ""
 
 
+def ancestors(path: str) -> Iterator[str]:
+    """The paths of all that something is in, the innermost first."""
+    while path := parent(path):
+        yield path
+
+
 def argument_of(path: str) -> str:
     """The argument that a path begins with: `batch` of `batch['x'][0]`."""
     return re.split(r"(?<=.)[.\[<]", path, maxsplit=1)[0]  # of `<lambda>`, all
@@ -94,13 +100,9 @@ def argument_of(path: str) -> str:
 
 def common(paths: list[str]) -> str:
     """The path of the innermost object that all are in, or that they are."""
-    path = paths[0]
-    while not all(x == path or is_below(x, path) for x in paths):
-        shorter = parent(path)
-        if not shorter:
-            return paths[0]  # of several arguments, the first
-        path = shorter
-    return path
+    around = (paths[0], *ancestors(paths[0]))
+    found = (x for x in around if all(y == x or is_below(y, x) for y in paths))
+    return next(found, paths[0])  # of several arguments, the first
 
 
 # --- leaves ---------------------------------------------------------------------------

@@ -4,7 +4,8 @@ Within a `Device` context, about one call in fifty is made alone: the device is 
 with all that came before, and the call returns when its results are ready. The median
 is the time that the function takes on the device. What the calls do not take, of the
 time between the first and the last of them, the device was idle. Calls that compile are
-left out. Nothing else is changed, and no array is kept.
+left out. Nothing else is changed; of arrays, the last result of the latest call is
+kept, as it tells when the device is done.
 
 Only calls under this library's `filter_jit` are seen, of the thread that entered the
 context. Operations outside of jit and functions of plain `jax.jit` are not.
@@ -31,23 +32,15 @@ from eqx_fastjit._facts import is_compiling
 from eqx_fastjit._function import Function
 
 from ._events import Event, unwatch, watch
+from ._private import hook_waits
 from ._profile import time_call
-from ._waits import unseen, Waits
+from ._waits import is_long, Wait, wait_of
 from ._words import show_seconds
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
-# Calls that are made alone, one after the other, to find the device without work where
-# a program drops all results.
-_PATIENCE = 5
-# Calls of a specialization that are all looked at. Of later ones, those made alone.
-_LOOKED_AT = 100
-# The samples that are kept of a specialization.
-_KEPT = 1000
-# Specializations, with the most calls, of which the overhead of a call is measured.
-_MEASURED = 5
 # Seconds of calls from which on there is something to say.
 _LEAST_SECONDS = 0.1
 # The share of the time from which on a device is said to have been idle; and the share
@@ -62,9 +55,9 @@ class _Timed:
         self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
         # The calls that compiled nothing; which of them is to be made alone.
         self.calls = self.due = 0
-        # Of calls that were made alone: seconds until the results were ready; and of
-        # these, those after the call had returned.
-        self.samples = collections.deque[tuple[float, float]](maxlen=_KEPT)
+        # Of the latest calls that were made alone: seconds until the results were
+        # ready; and of these, those after the call had returned.
+        self.samples = collections.deque[tuple[float, float]](maxlen=100)
         # Arrays that are passed, and that are returned.
         self.sizes = 0, 0
 
@@ -76,72 +69,63 @@ class _Timed:
         device, clock = self._device, time.perf_counter
         if threading.get_ident() != device.thread:
             return self._jitted(*arrays)
-        is_due = self.calls >= self.due or device.patience > 0
-        if device.look is not None and (is_due or self.calls < _LOOKED_AT):
+        is_due = self.calls >= self.due
+        if device.look is not None and (is_due or self.calls < 2 * _EVERY):
             device.look(self._flat(), arrays)
         began = clock()
-        is_alone = is_due and device.drain(arrays)
+        if is_due:
+            device.wait([device.result, *arrays])
         start = clock()
         out = self._jitted(*arrays)
         returned = clock()
         results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
-        if results and isinstance(results[0], Tracer):
+        if results and isinstance(results[-1], Tracer):
             return out  # it is a part of a trace
-        # NumPy arrays and others cannot be referred to weakly.
-        is_array = bool(results) and isinstance(results[0], jax.Array)
-        device.result = weakref.ref(results[0]) if is_array else lambda: None
+        if results:
+            device.result = results[-1]
         if is_compiling():
-            # All before, the program was another one.
-            self.samples.clear()
-            self.due = self.calls
             device.ended = None
             return out
         self.calls += 1
         if is_due:
-            _wait(results)
+            device.wait(results)
+            ready = clock()
+            self.samples.append((ready - start, ready - returned))
             self.sizes = len(arrays), len(results)
-            if is_alone:
-                ready = clock()
-                self.samples.append((ready - start, ready - returned))
-            # One in so many, also if several were made one after the other.
             self.due += min(self.calls, _EVERY)
-        device.called(began, clock())
+        ended = clock()
+        device.seconds += ended - (began if device.ended is None else device.ended)
+        device.ended = ended
         return out
 
     def on_device(self, overhead: float) -> float:
         """Seconds that a call takes on the device."""
-        if not self.samples:
-            return 0.0
         whole, rest = map(statistics.median, zip(*self.samples, strict=True))
         return max(rest, whole - overhead)
 
 
-def _wait(arrays: Iterable[Any]) -> None:
-    """Wait until arrays are ready, but for those that are of NumPy, or deleted."""
-    with unseen():
-        for x in arrays:
-            with contextlib.suppress(Exception):  # the program will meet it by itself
-                x.block_until_ready()
-
-
 class Device(contextlib.ExitStack):
-    """Within this context, times what the device does, and what waits for it."""
+    """Within this context, times what the device does, and what waits for it.
+
+    `look`: is shown what is called, and its arrays, before most calls.
+    """
 
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
-        self.thread = threading.get_ident()
-        # Is shown what is called, and its arrays, before the call.
-        self.look = look
-        # How many of the next calls are made alone, whether due or not.
-        self.patience = 0
-        # A result of the latest call: once it is ready, the device is done.
-        self.result: Callable[[], Any] = lambda: None
+        self.look, self.thread = look, threading.get_ident()
+        # Functions that this version of JAX does not have: waits in them are missing.
+        self.missing: list[str] = []
+        # The last result of the latest call: once it is ready, the device is done.
+        self.result: Any = None
         # When the latest call that compiled nothing ended, if nothing compiled since.
         self.ended: float | None = None
+        # Up to each call that compiled nothing, from the one before it, where nothing
+        # compiled in between.
+        self.seconds = 0.0
         self._all: list[_Timed] = []
-        # The seconds up to each call that compiled nothing from the one before it,
-        # where nothing compiled in between.
-        self._seconds = 0.0
+        self._waits: dict[Any, Wait] = {}
+        # Whether what waits is not the program, or is known.
+        self._is_unseen = False
         # Waits of the program. Had Python not waited, the device had had its next work
         # earlier: by the wait, but by no more than Python did since the one before.
         self._waited = self._ahead = self._free = 0.0
@@ -154,53 +138,83 @@ class Device(contextlib.ExitStack):
             device._all.append(_Timed(device, original(function, flat, kwargs), flat))
             return device._all[-1]
 
-        self.waits = self.enter_context(Waits(self.waited))
+        self.missing = hook_waits(self._watched, self)
         setattr(Function, "jit", jit)  # noqa: B010
         self.callback(setattr, Function, "jit", original)
         watch(self._on_event)
         self.callback(unwatch, self._on_event)
         return self
 
-    def drain(self, arrays: Iterable[Any]) -> bool:
-        """Wait until the device is done, if it is known by which arrays."""
-        result, is_known = self.result(), self.patience > 0
-        _wait([result, *arrays])
-        self.patience = self.patience - 1 if is_known else 0
-        if result is None and not is_known:
-            self.patience = _PATIENCE
-        return result is not None or is_known
-
-    def called(self, began: float, ended: float) -> None:
-        """A call that compiled nothing has returned."""
-        self._seconds += ended - (began if self.ended is None else self.ended)
-        self.ended = ended
-
-    def waited(self, seconds: float, ended: float) -> None:
-        """The program, or a jitted call, has waited for the device, which is done."""
-        if self.ended is not None and threading.get_ident() == self.thread:
-            self._waited += seconds
-            self._ahead += min(seconds, ended - seconds - self._free)
-            self._free = ended
-
     def _on_event(self, event: Event) -> None:
         if threading.get_ident() == self.thread:
             self.ended = None
 
+    def wait(self, arrays: Iterable[Any]) -> None:
+        """Wait until arrays are ready, but for those that are of NumPy, or deleted."""
+        self._is_unseen = True
+        try:
+            for x in arrays:
+                with contextlib.suppress(Exception):  # the program will meet it itself
+                    x.block_until_ready()
+        finally:
+            self._is_unseen = False
+
+    def _watched(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        """A function that may wait, whose waits are noted."""
+        clock = time.perf_counter
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
+            if others or self._is_unseen or threading.get_ident() != self.thread:
+                return function(*args, **kwargs)
+            start, self._is_unseen = clock(), True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                ended, self._is_unseen = clock(), False
+                if is_long(ended - start) or kind != "blocks":
+                    self.waited(ended - start, ended, wait_of(kind, args))
+
+        with contextlib.suppress(TypeError):  # what nanobind makes has odd names
+            functools.update_wrapper(watched, function)
+        return watched
+
+    def waited(self, seconds: float, ended: float, by: Wait | None) -> None:
+        """The program, or a jitted call, has waited for the device, which is done."""
+        if by is None:
+            return
+        wait = self._waits.setdefault((by.place, by.what), by)
+        wait.reads, wait.decides = wait.reads + 1, by.decides
+        if not is_long(seconds):
+            return
+        wait.count += 1
+        wait.seconds += seconds
+        if self.ended is not None and not wait.is_needed:
+            self._waited += seconds
+            self._ahead += min(seconds, ended - seconds - self._free)
+            self._free = ended
+
+    def waits(self) -> list[Wait]:
+        """The waits until now, the longest first."""
+        return sorted([*self._waits.values()], key=lambda wait: -wait.seconds)
+
     def use(self) -> "Use | None":
         """What is known by now; `None` if that is not worth a sentence."""
-        if self._seconds <= _LEAST_SECONDS:
+        if self.seconds <= _LEAST_SECONDS:
             return None
-        found = sorted((c for c in self._all if c.calls), key=lambda c: -c.calls)
-        overhead = {c: _overhead(*c.sizes) for c in found[:_MEASURED] if c.samples}
-        known = sum(c.calls * c.on_device(overhead.get(c, 0.0)) for c in found)
+        found = [x for x in self._all if x.calls]
+        calls = sum(x.calls for x in found)
+        overhead = _overhead(*max(found, key=lambda x: x.calls).sizes)
+        known = sum(x.calls * x.on_device(overhead) for x in found)
         return Use(
-            seconds=self._seconds,
-            calls=sum(c.calls for c in found),
+            seconds=self.seconds,
+            calls=calls,
             # If the program waited for more, that was of operations outside of jit.
-            busy=min(self._seconds, max(known, self._waited)),
+            busy=min(self.seconds, max(known, self._waited)),
             waited=self._waited,
             ahead=self._ahead,
-            dispatch=sum(c.calls * x for c, x in overhead.items()),
+            dispatch=calls * overhead,
         )
 
 

@@ -27,6 +27,9 @@ from ._table import Column, partition, Saved, Table
 OTHER_DATA = ("batch", "lengths", "dtype")
 NEEDED = "other-program"
 
+# A rule, and what to mend by it.
+Edit = tuple[str, Object]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnosis:
@@ -34,7 +37,7 @@ class Diagnosis:
 
     table: Table
     # By rule; what has to be compiled is not among them.
-    edits: tuple[tuple[str, Object], ...]
+    edits: tuple[Edit, ...]
     # The columns by which programs differ that edits make one.
     wide: frozenset[Column]
     # What other programs are for.
@@ -64,28 +67,39 @@ class Diagnosis:
         left, chosen, done = list(self.edits), list[Object](), self.saved(())
         out: list[tuple[str, Object, float | None]] = []
         while left:
-            together, saved = self._next(left, chosen, done)
+            together = self._next(left, chosen)
+            chosen += [x for _, x in together]
+            saved = self.saved(chosen)
             for i, (rule, found) in enumerate(together):
                 out.append((rule, found, None if i else saved.seconds - done.seconds))
-                chosen.append(found)
             left = [x for x in left if x not in together]
             done = saved
         return out
 
-    def _next(
-        self, left: list[tuple[str, Object]], chosen: list[Object], done: Saved
-    ) -> tuple[list[tuple[str, Object]], Saved]:
-        """The edit that saves most, or else all that only save together; and what then
-        is saved.
+    def _next(self, left: list[Edit], chosen: list[Object]) -> list[Edit]:
+        """The edit that saves most beside the chosen ones, or some that only do so
+        together.
         """
+        done = self.saved(chosen).amount
         kept = [x for x in left if x[0] not in OTHER_DATA]
         for among in filter(None, (kept, left)):
-            for tried in ([[x] for x in among], [among]):
-                found = [(x, self.saved([*chosen, *(y for _, y in x)])) for x in tried]
-                best = max(found, key=lambda x: x[1].amount)
-                if best[1].amount > done.amount:
-                    return best
-        return left, done
+            most = max(among, key=lambda x: self.saved([*chosen, x[1]]).amount)
+            best = [most]
+            if self.saved([*chosen, most[1]]).amount <= done:
+                best = self.fewest(among, chosen)
+            if self.saved([*chosen, *(x for _, x in best)]).amount > done:
+                return best
+        return left
+
+    def fewest(self, edits: list[Edit], chosen: Sequence[Object] = ()) -> list[Edit]:
+        """Without those that save nothing beside the others."""
+        saved = self.saved([*chosen, *(x for _, x in edits)]).amount
+        for edit in sorted(edits, key=lambda x: self.alone(x[1])):
+            others = [x for x in edits if x is not edit]
+            left = self.saved([*chosen, *(x for _, x in others)]).amount
+            if left >= saved:
+                edits, saved = others, left
+        return edits
 
 
 def diagnose(table: Table) -> Diagnosis:
@@ -110,12 +124,7 @@ def diagnose(table: Table) -> Diagnosis:
         ]
     needed = [x for x in rest if x not in (y for _, y in edits)]
     found = Diagnosis(table, tuple(edits), wide, tuple(needed))
-    kept, saved = edits, found.total.amount
-    # What saves nothing, whatever else is mended, is no edit.
-    for edit in sorted(edits, key=lambda x: found.alone(x[1])):
-        others = [x for x in kept if x is not edit]
-        if (left := found.saved(x for _, x in others).amount) >= saved:
-            kept, saved = others, left
+    kept = found.fewest(edits)
     dropped = [x for _, x in edits if x in rest and x not in (y for _, y in kept)]
     return Diagnosis(table, tuple(kept), wide, (*needed, *dropped))
 

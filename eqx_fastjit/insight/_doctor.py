@@ -1,7 +1,7 @@
 """`doctor`: of a block of code, what `eqx-fastjit doctor` says of a program."""
 
 import contextlib
-import io
+import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from ._file import as_json, cache_directory, Run
 from ._page import in_notebook, page
 from ._report import make_report, Report
 from ._rules import Row
-from ._text import write_text
+from ._text import blocks
 from ._watch import Watch, watching
 
 
@@ -47,9 +47,9 @@ class DoctorReport:
 
     def text(self, *, verbose: bool = False) -> str:
         """The report as text. `verbose` shows every row, edit and compilation."""
-        out = io.StringIO()
-        write_text(self._made(), out, verbose)
-        return out.getvalue().strip()
+        columns = shutil.get_terminal_size().columns
+        shown = blocks(self._made(), verbose, columns)
+        return "\n".join(line for _, lines in shown for line in lines).strip()
 
     def __str__(self) -> str:
         return "the block has not ended" if self._report is None else self.text()
@@ -116,8 +116,7 @@ def doctor(
     finally:
         if watch is not None:
             watch.stop()
-        made = watch.report(name, 0, least) if watch else _up_to_now()
-        result._report = made  # pyright: ignore[reportPrivateUsage]
+        result._report = watch.report(name, 0, least) if watch else _up_to_now()
 
 
 def report() -> DoctorReport:
@@ -135,9 +134,9 @@ def report() -> DoctorReport:
 def _up_to_now() -> Report:
     name = "up to now"
     if (current := watching()) is not None:
-        return current.report(name, exit_code=None)
+        return current.report(name, None)
     events = history()
     started = min((e.started for e in events), default=0.0)
     ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
-    run = Run(name, started, ended - started, None, cache_directory(), events)
-    return make_report(run)
+    cache = cache_directory()
+    return make_report(Run(name, started, ended - started, None, cache, events))

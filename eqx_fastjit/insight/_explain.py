@@ -6,7 +6,7 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._events import Event, history, is_watched, watch
+from ._events import Event, history, watch
 from ._functions import row_of
 from ._rules import Row
 from ._table import shared, tables_of
@@ -55,12 +55,11 @@ class Explanation:
             lines += wrapped(_GONE.format(plural(self.gone, "compilation")), "  ")
         elif not self.rows:
             lines[0] += "; nothing was compiled again"
-        for row in self.rows if self.verbose else self.rows[:_ROWS]:
-            lines += as_text(lines_of(row), _COLUMNS, self.verbose)
+        shown = map(lines_of, self.rows if self.verbose else self.rows[:_ROWS])
+        for block in (*shown, *compilations(self.events * self.verbose)):
+            lines += as_text(block, _COLUMNS, self.verbose)
         if not self.verbose and (more := len(self.rows[_ROWS:])):
             lines.append(f"{plural(more, 'more row')}: explain(..., verbose=True)")
-        for each in compilations(self.events * self.verbose):
-            lines += as_text(each, _COLUMNS, self.verbose)
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -105,7 +104,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     counts = collections.Counter(shared(e) for e in events if e.compile)
     unknown = (e for e in events if e.compile and not e.signature and e not in told)
     gone = sum(counts[shared(e)] > 1 for e in unknown)
-    if gone and not is_watched(describe_from_now_on):
+    if gone:
         watch(describe_from_now_on)
     return Explanation(
         name,

@@ -14,16 +14,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin, get_type_hints, TextIO
+from typing import Any, get_args, get_origin, get_type_hints, TextIO
 
 import equinox as eqx
 import jax
 
-from eqx_fastjit._facts import FunctionInfo, Place
+from eqx_fastjit._facts import Place
 
 from ._describe import Leaf
 from ._events import Event, watch
 from ._rules import Part, Row
+from ._why import line_of
 from ._words import show_place, show_seconds
 
 
@@ -104,12 +105,11 @@ class Writer:
 
     def _open(self) -> TextIO:
         # Not before the first compilation: JAX knows by then how many processes it has.
-        owner = os.environ.get(_OWNER, process := str(self._process))
-        other = f".{process}" if owner != process else ""
+        own = str(self._process)
+        other = f".{own}" if os.environ.setdefault(_OWNER, own) != own else ""
         if jax.process_count() > 1:
-            self._rank = {"rank": jax.process_index()}
-            other = f".{jax.process_index()}" if jax.process_index() else ""
-        os.environ[_OWNER] = process
+            self._rank = {"rank": (rank := jax.process_index())}
+            other = f".{rank}" if rank else ""
         path = self._path.with_suffix(other + self._path.suffix)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
         packages = (jax, eqx, sys.modules["eqx_fastjit"])
@@ -129,29 +129,26 @@ class Writer:
             self._write("end", {"seconds": time.time() - self._started})
 
 
-# Of an event, what refers to this process.
-_ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
-
-
 def cache_directory() -> str | None:
     """JAX's directory for what was compiled, if it is set."""
     return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
+# Of an event, what refers to this process.
+_ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
+
+
 def as_json(x: Any) -> Any:
     """An event, or a report, as `json` takes it."""
     if isinstance(x, Leaf):  # most of it is as usual
-        usual = Leaf("", "", "")._asdict()
-        x = {k: v for k, v in x._asdict().items() if v != usual[k]}
+        x = {k: v for k, v in x._asdict().items() if v != x._field_defaults.get(k)}
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        names = [f.name for f in dataclasses.fields(x)]
-        left_out = _ONLY_HERE if isinstance(x, Event) else ()
+        left_out = _ONLY_HERE if isinstance(x, Event) else ("gain",)
         is_row = isinstance(x, Row | Part)  # what is not known of it is absent
-        x = {name: getattr(x, name) for name in names if name not in left_out}
-        if is_row:
-            x = {k: v for k, v in x.items() if v and k != "gain"}
+        names = [f.name for f in dataclasses.fields(x) if f.name not in left_out]
+        x = {k: v for k in names if (v := getattr(x, k)) or not is_row}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):
@@ -185,14 +182,19 @@ def read(path: str) -> Run:
         started = float(header["started"])
         events = tuple(_made(Event, x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        seconds, exit_code = (ends[0], 0) if ends else (0.0, None)
+        known = [e.started + e.seconds + e.first_run - started for e in events]
         if not ends:
-            for e in events:
-                seconds = max(seconds, e.started + e.seconds + e.first_run - started)
             killed = "The program has not ended, or it was killed."
             notes = [killed, *_hanging(parsed, started), *notes]
-        program, cache = header["program"], header["cache"]
-        return Run(program, started, seconds, exit_code, cache, events, notes=notes)
+        return Run(
+            header["program"],
+            started,
+            seconds=ends[0] if ends else max(known, default=0.0),
+            exit_code=0 if ends else None,
+            cache=header["cache"],
+            events=events,
+            notes=notes,
+        )
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None
@@ -201,17 +203,15 @@ def read(path: str) -> Run:
 def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
     """What had begun to compile in each thread, and has not ended."""
     ended = {x["number"] for x in lines if x["type"] == "compile"}
-    begun: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        if line["type"] == "start" and line["number"] not in ended:
-            begun.setdefault(line["thread"], line)  # others are parts of it
-    for line in begun.values():
-        function = _made(FunctionInfo, line["function"])
-        at = show_place(next((Place(*x) for x in line["frames"]), function.place))
-        after = show_seconds(line["started"] - started)
+    starts = [x for x in lines if x["type"] == "start" and x["number"] not in ended]
+    # The first one of each thread; others are parts of it.
+    for line in {x["thread"]: x for x in reversed(starts)}.values():
+        event: Event = _made(Event, line)
+        at = show_place(line_of(event) or event.function.place)
+        after = show_seconds(event.started - started)
         yield (
-            f"Compiling `{function.name}`, called at {at}, began after {after}, and "
-            "has not ended."
+            f"Compiling `{event.function.name}`, called at {at}, began after {after}, "
+            "and has not ended."
         )
 
 
@@ -220,16 +220,14 @@ _hints = functools.cache(get_type_hints)
 
 def _made(kind: Any, x: Any) -> Any:
     """A value of a type, of what `as_json` has made of one."""
-    inside = get_args(kind)
     if x is None or kind is Any:
         return x
     if get_origin(kind) is tuple:
-        return tuple(_made(inside[0], y) for y in x)
-    if inside:  # or `None`
-        return _made(inside[0], x)
+        return tuple(_made(get_args(kind)[0], y) for y in x)
+    kind, *_ = get_args(kind) or (kind,)  # or `None`
     if isinstance(x, list):  # a place
         return kind(*x)
     if not isinstance(x, dict):
         return kind(x)
-    hints, fields = _hints(kind), cast("dict[str, Any]", x)
-    return kind(**{k: _made(hints[k], y) for k, y in fields.items() if k in hints})
+    hints = _hints(kind)
+    return kind(**{k: _made(hints[k], y) for k, y in x.items() if k in hints})

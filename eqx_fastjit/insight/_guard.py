@@ -64,10 +64,8 @@ class guard(contextlib.ContextDecorator):
     def __enter__(self) -> "guard":
         self._counts = collections.Counter[Any]()
         self._thread = threading.get_ident()
-        if self._limit is None:
-            watch(compiling=self._check)
-        else:
-            watch(starting=self._check)
+        when = "compiling" if self._limit is None else "starting"
+        watch(**{when: self._check})
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -1,8 +1,7 @@
 """`EQX_FASTJIT_LOG`: a line for each compilation as it happens, or an event file.
 
-Lines are written by the logger "eqx_fastjit". Each says which function was compiled, by
-which line of the program, why, which leaf was not as before, and how long it took. What
-takes long has a line while it is being compiled, as under the doctor.
+Lines are written by the logger "eqx_fastjit". What takes long has one while it is being
+compiled, as under the doctor.
 """
 
 import atexit
@@ -27,8 +26,7 @@ from ._words import listed, show_chain, show_seconds
 logger = logging.getLogger("eqx_fastjit")
 
 _VARIABLE = "EQX_FASTJIT_LOG"
-# Differences that are shown in a line, and events that later ones are compared with.
-_SHOWN = 3
+# Events that later ones are compared with.
 _seen: collections.deque[Event] = collections.deque(maxlen=1000)
 # Seconds after which it is said what is still being compiled, once for each function;
 # and how often that is looked for.
@@ -69,8 +67,7 @@ def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
     name = title_of(event.function)
     reason = reason_of(event, earlier)
     if event.failed:
-        ended = "was interrupted" if event.interrupted else "failed"
-        text = f"tracing {name} {ended} after {show_seconds(event.trace)}"
+        text = f"tracing {name} ended after {show_seconds(event.trace)}"
     else:
         if reason.cause == AGAIN:
             name = f"the same program of {name}"
@@ -80,7 +77,7 @@ def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
         stages += ["read from the persistent cache"] * event.cached
         cost = f"{show_seconds(event.seconds)} ({', '.join(stages)})"
         text = f"compiled {name}{again}{ahead} in {cost}"
-    why = listed(reason.texts, _SHOWN) or reason.cause
+    why = listed(reason.texts, 3) or reason.cause
     return f"{text}, called at {show_chain(event.frames)}: {why}"
 
 

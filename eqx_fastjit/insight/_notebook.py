@@ -1,7 +1,4 @@
-"""The magics of `%load_ext eqx_fastjit`: `%%doctor` and `%doctor`.
-
-Only imported where IPython is running.
-"""
+"""`%load_ext eqx_fastjit`: the magics `%%doctor` and `%doctor`, where IPython runs."""
 
 from typing import Any
 

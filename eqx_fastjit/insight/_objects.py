@@ -12,7 +12,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._describe import argument_of, common, is_below, is_member, Leaf, parent
+from ._describe import (
+    ancestors,
+    argument_of,
+    common,
+    is_below,
+    is_member,
+    Leaf,
+    parent,
+)
 from ._table import Column, FUNCTIONS, Partition, Table
 
 
@@ -89,11 +97,9 @@ class Object:
         table = self.table
         texts = [str(x) for x in table.leaves(self.paths[0])]
 
-        def is_length_of(axis: Column) -> bool:
-            lengths = zip(
-                texts, table.values(axis), table.leaves(axis.path), strict=True
-            )
-            return all(a == b for a, b, x in lengths if x and x.kind == "array")
+        def is_length_of(x: Column) -> bool:
+            rows = zip(texts, table.values(x), table.leaves(x.path), strict=True)
+            return all(a == b for a, b, leaf in rows if leaf and leaf.kind == "array")
 
         axes = (x for x in table.columns if x.aspect == "axis")
         return self.kind == "number" and any(map(is_length_of, axes))
@@ -199,12 +205,8 @@ def _is_model(leaf: Leaf) -> bool:
 
 def module_of(table: Table, path: str) -> str:
     """The path of the outermost Module that it is a part of, or nothing."""
-    found = ""
-    while path := parent(path):
-        leaf = table.leaf(path)
-        if leaf is not None and _is_model(leaf):
-            found = path
-    return found
+    nodes = [x for x in ancestors(path) if (y := table.leaf(x)) and _is_model(y)]
+    return nodes[-1] if nodes else ""
 
 
 # --- finding them ---------------------------------------------------------------------
@@ -276,8 +278,7 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
         )
         return "number" if is_one else "structure", above
     if aspect in ("axis", "rank"):
-        old = any(x and x.dtype.startswith("key<") for x in table.leaves(path))
-        return ("dtype", ids) if old else ("size", ids)
+        return "size", ids
     return ("dtype", ids) if aspect == "dtype" else _static_key(table, path, ids)
 
 
@@ -312,11 +313,8 @@ def _is_label(leaf: Leaf) -> bool:
 
 
 def _optimiser_of(table: Table, path: str) -> str:
-    while path:
-        if is_optimiser(table.leaf(path)):
-            return path
-        path = parent(path)
-    return ""
+    around = (path, *ancestors(path))
+    return next((x for x in around if is_optimiser(table.leaf(x))), "")
 
 
 def _with_all_axes(
@@ -341,41 +339,21 @@ def _with_all_axes(
 def _originals(table: Table) -> dict[Column, Column]:
     """What mirrors something else, and that."""
     found: dict[Column, Column] = {}
-    # By what follows the argument in a path; by values.
+    # By what follows the argument in a path.
     tails: dict[object, Column] = {}
-    equal: dict[object, Column] = {}
     for column, ids in table.columns.items():
-        path, aspect, _ = column
-        if tail := path[len(argument_of(path)) :]:
+        if tail := column.path[len(argument_of(column.path)) :]:
             tails.setdefault(_mirrored(tail, column, ids), column)
-        if aspect == "value":
-            known = equal.setdefault(table.values(column), column)
-            if known != column and not _are_fields(known, column):
-                found[column] = known
     for column, ids in table.columns.items():
         path = column.path
-        for tail in _tails(path):
-            known = tails.get(_mirrored(tail, column, ids))
+        for node in ancestors(path):  # the longest tail comes last
+            known = tails.get(_mirrored(path[len(node) :], column, ids))
             if known and argument_of(known.path) != argument_of(path):
                 found[column] = known
     return {column: found.get(known, known) for column, known in found.items()}
-
-
-def _are_fields(*columns: Column) -> bool:
-    """Whether they are values in one object, which are all to be told."""
-    owners = {parent(x.path) for x in columns}
-    return len(owners) == 1 and "" not in owners
 
 
 def _mirrored(tail: str, column: Column, ids: Partition) -> object:
     # A dtype may come to what is computed from it in a later call.
     is_late = column.aspect in ("dtype", "weak")
     return tail, column.aspect, column.axis, None if is_late else ids
-
-
-def _tails(path: str) -> Iterator[str]:
-    """The ends of a path, without its argument; the longest comes last."""
-    node = parent(path)
-    while node:
-        yield path[len(node) :]
-        node = parent(node)

@@ -11,11 +11,11 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import is_written_by_user, Place
 
 from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
@@ -45,28 +45,45 @@ class Operation(NamedTuple):
     results: str = ""
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
-    # Whether it is there to make a model, or an optimiser's state; or for each leaf of
-    # a tree.
+    # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
-    is_of_leaf: bool = False
+    # The instruction of the user's innermost function, and what tells the call that it
+    # makes there from others; nothing of one for each leaf of a tree.
+    instruction: int = 0
+    call: Any = None
 
 
 def operation(jaxpr: Any) -> Operation:
     """The operation that is being compiled in this thread."""
-    codes = [frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    is_making = any(map(_is_maker, codes))
-    is_of_leaf = any(x.co_name.endswith("tree_map") for x in codes)
+    stack = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    n = next((i for i, x in enumerate(stack) if is_written_by_user(x.f_code)), 1)
+    is_of_leaf = any(x.f_code.co_name.endswith("tree_map") for x in stack)
+    found = Operation(
+        is_making=any(_is_maker(x.f_code) for x in stack),
+        instruction=stack[n].f_lasti,
+        call=None if is_of_leaf else _marked(stack[n - 1]),
+    )
     inner = opened(jaxpr)
     if inner is None:
-        return Operation(is_making=is_making, is_of_leaf=is_of_leaf)
+        return found
     operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
-    return Operation(
-        _listed(operands),
-        _listed(results),
-        any(e.primitive.name in CONTROL_FLOW for e in inner.eqns[:_MAX_EQUATIONS]),
-        is_making,
-        is_of_leaf,
+    names = (e.primitive.name for e in inner.eqns[:_MAX_EQUATIONS])
+    return found._replace(
+        operands=_listed(operands),
+        results=_listed(results),
+        is_loop=any(x in CONTROL_FLOW for x in names),
     )
+
+
+def _marked(frame: FrameType) -> Any:
+    """What tells a frame from others: its trace function, which nothing calls.
+
+    Another frame may have the `id` of one that is gone, and there are no weak
+    references to frames.
+    """
+    if frame.f_trace is None:
+        frame.f_trace = lambda *_: None
+    return frame.f_trace
 
 
 def _listed(shapes: list[str]) -> str:
@@ -114,11 +131,12 @@ def operation_rows(
         own = e.frames[named[-1]] if named else e.frames[0]
         line = e.frames[: named[-1] + 2][-1] if named else own
         lines = functions.setdefault((own[::2], bool(named)), {})
-        lines.setdefault((line, e.frames[0], e.function.name), []).append(e)
+        key = line, e.frames[0], seen(e).instruction, e.function.name
+        lines.setdefault(key, []).append(e)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         found = [
-            _Compiled(line, x, sum(not seen(e).is_of_leaf for e in x) >= _LEAST)
+            _Compiled(line, x, len({seen(e).call for e in x} - {None}) >= _LEAST)
             for (line, *_), x in lines.items()
         ]
         counts = collections.Counter(x.line for x in found for _ in x.events)

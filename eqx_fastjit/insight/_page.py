@@ -15,7 +15,6 @@ _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("eqx_fastjit.insight", "templates"),
     autoescape=True,
     trim_blocks=True,
-    lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
 
@@ -23,13 +22,13 @@ _environment = jinja2.Environment(
 def page(report: Report) -> str:
     """The page, which loads nothing and runs nothing."""
     run = report.run
-    rules = dict.fromkeys(part.rule for row in report.rows for part in row.parts)
+    parts = [part for row in report.rows for part in row.parts]
     return _environment.get_template("report.html").render(
         report=report,
         headline=headline(report),
         rows=map(lines_of, report.rows),
         compilations=list(compilations(run.events, run.before)),
-        rules={name: sections().get(name, "") for name in rules},
+        rules={x.rule: sections().get(x.rule, "") for x in parts},
         share=lambda x: f"{x / run.seconds if run.seconds else 0:.0%}",
         source=lambda x: linecache.getline(x.file, x.line).strip(),
         show_place=show_place,

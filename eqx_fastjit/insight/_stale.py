@@ -5,7 +5,6 @@ of entries of dictionaries there, and of attributes of plain objects. Calls do n
 that these change. It is a finding only if such a trace is called again.
 """
 
-import collections
 import contextlib
 import types
 import weakref
@@ -16,25 +15,26 @@ import jax
 import numpy as np
 
 from eqx_fastjit._engine import ENGINE
+from eqx_fastjit._facts import aval_of
 from eqx_fastjit._statics import DYNAMIC, state_of
 from eqx_fastjit._texts import describe_static
 
-from ._describe import describe, Leaf
 from ._events import Event
-from ._reads import is_plain, MISSING, Read, reads_of
+from ._reads import MISSING, plain_of, Read, reads_of
 from ._rules import part_of, Row
 from ._why import line_of, name_of
 
 
-# Values that are compared; anything else may change without being another one.
+# Values that are compared; anything else may change without being another one. And
+# the bytes up to which an array of NumPy is.
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
-# Of an array of NumPy that is compared.
 _MAX_BYTES = 4096
 
 
 class _Value(NamedTuple):
     """A value as it was after a trace. It keeps no array alive."""
 
+    event: Event
     read: Read
     text: str
     # Whether another one is the same.
@@ -56,74 +56,43 @@ def _same_as(value: Any) -> Callable[[Any], bool] | None:
     return lambda x: x is value or (type(x), x) == (type(value), value)
 
 
-# --- traces and calls -----------------------------------------------------------------
-
-
-class _Trace(NamedTuple):
-    """What one trace of a function has read."""
-
-    event: Event
-    # Shapes, dtypes and weak types that it was traced for.
-    shapes: list[Any]
-    values: list[_Value]
-
-
 class StaleValues:
     """Notes what each trace has read, and whether it was called after that changed."""
 
     def __init__(self) -> None:
         # By what JAX traces, which is kept as long as its specialization.
-        self._traces = weakref.WeakKeyDictionary[Any, list[_Trace]]()
-        # What functions that are a part of a trace have read, by the event of that.
-        self._parts = collections.defaultdict[int, list[_Value]](list)
+        self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
         self._found: dict[Any, Row] = {}
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
         specialization = ENGINE.active()
-        if specialization is None or not event.traced or event.failed:
+        is_call = event.traced and not event.failed and event.inside is None
+        if specialization is None or not is_call:
             return
         flat = specialization.flat
-        reads = reads_of(flat.source and flat.source(), _plain_arguments(flat))
-        values = [
-            _Value(read, describe_static(x), is_same)
-            for read, x in ((read, read.value()) for read in reads)
-            if (is_same := _same_as(x))
-        ]
-        values += self._parts.pop(event.number, [])
-        if event.inside is not None:
-            self._parts[event.inside] += values
-        elif values:
-            trace = _Trace(event, _shapes(event.signature), values)
-            self._traces.setdefault(flat, []).append(trace)
+        values = self._read.setdefault(flat, [])
+        for read in reads_of(flat.source and flat.source(), _plain_arguments(flat)):
+            value = read.value()
+            if (is_same := _same_as(value)) is not None:
+                values.append(_Value(event, read, describe_static(value), is_same))
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
-        """A specialization is about to be called, outside of all traces.
-
-        **Arguments:**
-
-        - `flat`: what JAX traces for it.
-        - `arrays`: those of the call.
-        """
-        for trace in self._traces.get(flat, ()):
-            for value in trace.values:
-                now = value.read.value()
-                if now is MISSING or value.is_same(now):
-                    continue
-                key = trace.event.function.key(), str(value.read.path)
-                if key in self._found:
-                    continue
-                leaves = describe([(str(i), x) for i, x in enumerate(arrays)])
-                if _shapes(leaves) == trace.shapes:  # others have a trace of their own
-                    self._found[key] = _row(trace.event, value, now)
+        """What is traced as `flat` is about to be called, outside of all traces."""
+        for value in self._read.get(flat, ()):
+            event, read = value.event, value.read
+            now = read.value()
+            if now is MISSING or value.is_same(now):
+                continue
+            key = event.function.key(), read.path
+            avals = [aval for aval, _ in event.arrays]
+            # Calls with others have a trace of their own.
+            if key not in self._found and [*map(aval_of, arrays)] == avals:
+                self._found[key] = _row(value, now)
 
     def found(self) -> list[Row]:
         """The values that changed before a call that did not see it."""
         return list(self._found.values())
-
-
-def _shapes(leaves: Sequence[Leaf]) -> list[Any]:
-    return [(x.shape, x.dtype, x.weak_type) for x in leaves if x.kind == "array"]
 
 
 def _plain_arguments(flat: Any) -> Mapping[str, Any]:
@@ -135,13 +104,12 @@ def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
-    plain = {name: x for name, x in arguments.items() if is_plain(x)}
-    return weakref.WeakValueDictionary(plain)
+    return plain_of(arguments)
 
 
-def _row(event: Event, value: _Value, now: Any) -> Row:
-    new = describe_static(now)
-    path, name = str(value.read.path), name_of(event.function)
+def _row(value: _Value, now: Any) -> Row:
+    event, new = value.event, describe_static(now)
+    path, name = value.read.path, name_of(event.function)
     last = f"another {new}" if new == value.text else new
     part = part_of(
         "stale-value",

@@ -3,7 +3,6 @@
 The lines are the same in `explain`, in a notebook and on a page.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TextIO
 
@@ -14,7 +13,7 @@ from ._events import Event
 from ._report import headline, Report
 from ._rules import Part, Row
 from ._why import is_operation, title_of
-from ._words import plural, show_chain, show_place, show_seconds, wrapped
+from ._words import listed, plural, show_chain, show_place, show_seconds, wrapped
 
 
 # The columns of the number and the seconds; edits that are shown, unless all are.
@@ -23,7 +22,7 @@ _EDITS = 10
 
 
 class Line(NamedTuple):
-    """A title, or what is below it: with a rule, and what follows that."""
+    """A title, or what is below it; an edit with a rule, and what follows that."""
 
     seconds: str
     text: str
@@ -47,8 +46,7 @@ def lines_of(row: Row) -> list[Line]:
             seconds = f"({show_seconds(row.wanted)})"
         elif is_single:
             seconds = ""
-        is_elsewhere = part.line is not None and part.line != row.line
-        place = f" ({show_place(part.line)})" if is_elsewhere else ""
+        place = f" ({show_place(part.line)})" * (part.line not in (None, row.line))
         lines.append(Line(seconds, part.what, part.rule, _edit(part) + place))
     # What is saved in later runs is of no function, and of no line.
     return [lines[1]._replace(seconds=saves)] if row.later else lines
@@ -97,35 +95,29 @@ def as_text(
         yield f"{'':{_INDENT}}and {plural(more, 'more edit')}: --verbose"
 
 
-# --- the report ---
+# --- the report -----------------------------------------------------------------------
 
 # Rows of a report, unless it is `verbose`.
 _ROWS = 10
-# The share of the run below which a part of it has no line.
-_LEAST_SHARE = 0.005
 _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people: in colour on a terminal, plain elsewhere."""
-    from rich.console import Console  # which `explain` does not need
+    from rich.console import Console  # for the command alone
     from rich.text import Text
 
-    # A kernel's environment asks for colours, which a string must not have.
-    plain = False if isinstance(stream, io.StringIO) else None
-    console = Console(
-        file=stream, highlight=False, force_jupyter=False, force_terminal=plain
-    )
-    columns = max(_LEAST_COLUMNS, min(console.width, _MOST_COLUMNS))
-    for style, lines in _blocks(report, verbose, columns):
+    console = Console(file=stream, highlight=False)
+    for style, lines in blocks(report, verbose, console.width):
         for line in lines:
             console.print(Text(line, style), soft_wrap=True)
 
 
-def _blocks(
+def blocks(
     report: Report, verbose: bool, columns: int
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Styles, each with the lines that have it."""
+    """The report for so many columns: styles, each with the lines that have it."""
+    columns = max(_LEAST_COLUMNS, min(columns, _MOST_COLUMNS))
     run, prices = report.run, [x for x in report.rows if not x.saves and not x.is_wrong]
     yield "", [""]
     title = f"eqx-fastjit doctor: {run.program} {headline(report)}"
@@ -145,7 +137,7 @@ def _blocks(
         yield "", wrapped(str(run.device), columns=columns)
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
-        names = ", ".join(x.function for x in prices[:3])
+        names = listed((x.function for x in prices), 3)
         text = f"Other programs took {seconds}, of {names} (--verbose)."
         yield "", wrapped(text, columns=columns)
     for note in (_legend(report), *report.notes):
@@ -158,11 +150,11 @@ def _blocks(
 
 
 def _time(report: Report) -> str:
-    """Where the time went, but for what is not worth a word."""
+    """Where the time went, but for what is less than half a percent."""
     parts = [
         f"{x.label} {show_seconds(x.seconds)} ({x.seconds / report.run.seconds:.0%})"
         for x in report.time
-        if x.seconds > _LEAST_SHARE * report.run.seconds
+        if x.seconds > 0.005 * report.run.seconds
     ]
     rest = ": see `eqx-fastjit profile`" if report.time[-1].seconds else ""
     return f"{', '.join(parts)}{rest}." if parts else ""

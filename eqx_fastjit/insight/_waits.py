@@ -8,17 +8,14 @@ Reading values less often saves what Python and the device would do at the same 
 what the device computes, it saves nothing.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import linecache
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +24,6 @@ from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit._function import Function
 
-from ._private import hook_waits
 from ._rules import part_of, Row
 from ._words import shortened, show_seconds
 
@@ -56,101 +52,42 @@ class Wait:
     # what follows.
     decides: bool = False
 
-
-class _Here(threading.local):
-    inside = False
-
-
-_here = _Here()
+    @property
+    def is_needed(self) -> bool:
+        """Whether the program cannot do without."""
+        return self.decides or self.what == HAS_TO_BLOCK
 
 
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Waits in this context are none of the program's."""
-    outer, _here.inside = _here.inside, True
-    try:
-        yield
-    finally:
-        _here.inside = outer
+def is_long(seconds: float) -> bool:
+    """Whether it is a wait: else the device was done, and the value only copied."""
+    return seconds >= _SHORTEST
 
 
-class Waits(contextlib.ExitStack):
-    """Within this context, notes each wait of the program for the device."""
+def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
+    """The expression that has waited in the running code, if it is in the program.
 
-    def __init__(
-        self,
-        noticed: Callable[[float, float], None] = lambda seconds, ended: None,
-    ) -> None:
-        super().__init__()
-        # Called after each wait that the program could do without.
-        self._noticed = noticed
-        # Functions that this version of JAX does not have: waits in them are missing.
-        self.missing: list[str] = []
-        self._found: dict[tuple[Place, str], Wait] = {}
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        self.missing = hook_waits(self._timed, self)
-        return self
-
-    def found(self) -> list[Wait]:
-        """The waits until now, the longest first."""
-        with self._lock:
-            return sorted(self._found.values(), key=lambda wait: -wait.seconds)
-
-    def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        clock = time.perf_counter
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
-            if _here.inside or others:
-                return function(*args, **kwargs)
-            start = clock()
-            try:
-                with unseen():
-                    return function(*args, **kwargs)
-            finally:
-                end = clock()
-                if end - start >= _SHORTEST or kind != "blocks":
-                    self._note(end - start, end, kind, args)
-
-        with contextlib.suppress(TypeError):  # what nanobind makes has odd names
-            functools.update_wrapper(timed, function)
-        return timed
-
-    def _note(
-        self, seconds: float, ended: float, kind: str, args: Sequence[Any]
-    ) -> None:
-        # The innermost frame of the program itself, and the function that it called.
-        frame, called, blocks = sys._getframe(1), "", JITTED_CALL
-        while not _is_written_by_user(frame.f_code):
-            if frame.f_back is None:
-                return
-            if frame.f_code is Function.complete_call.__code__:
-                call = frame.f_locals  # by what the engine knows
-                if call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS:
-                    blocks = HAS_TO_BLOCK
-            called, frame = frame.f_code.co_name, frame.f_back
-        code = frame.f_code
-        place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
-        # The program called neither `block_until_ready` nor a function that did.
-        if kind == "blocks" and called not in ("timed", "block_until_ready"):
-            what = blocks
-        has_waited = seconds >= _SHORTEST
-        x: Any = args[0] if args else None
-        is_single = getattr(x, "size", 0) == 1
-        is_number = is_single and jax.numpy.issubdtype(x.dtype, np.inexact)
-        decides = kind != "blocks" and not is_number
-        with self._lock:
-            wait = self._found.setdefault((place, what), Wait(place, what))
-            wait.reads += 1
-            wait.decides = decides
-            wait.count += has_waited
-            wait.seconds += has_waited * seconds
-        if has_waited and what != HAS_TO_BLOCK and not decides:
-            self._noticed(seconds, ended)
+    `kind` and `args` are those of the function that has (`_private.hook_waits`).
+    """
+    # The innermost frame of the program itself, and the function that it called.
+    frame, called, blocks = sys._getframe(1), "", JITTED_CALL
+    while not _is_written_by_user(frame.f_code):
+        if frame.f_back is None:
+            return None
+        if frame.f_code is Function.complete_call.__code__:
+            call = frame.f_locals  # by what the engine knows
+            if call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS:
+                blocks = HAS_TO_BLOCK
+        called, frame = frame.f_code.co_name, frame.f_back
+    code = frame.f_code
+    what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
+    # The program called neither `block_until_ready` nor a function that did.
+    if kind == "blocks" and called not in ("watched", "block_until_ready"):
+        what = blocks
+    x: Any = args[0] if args else None
+    is_single = getattr(x, "size", 0) == 1
+    is_number = is_single and jax.numpy.issubdtype(x.dtype, np.inexact)
+    place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+    return Wait(place, what, decides=kind != "blocks" and not is_number)
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
@@ -165,7 +102,7 @@ def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
     """
-    found = [x for x in waits if x.what != HAS_TO_BLOCK and x.count and not x.decides]
+    found = [x for x in waits if x.count and not x.is_needed]
     if not found or saves <= 0:
         return []
     first = max(found, key=lambda x: x.seconds)

@@ -50,7 +50,7 @@ class Watch:
         self._device = Device(self._stale.on_call).__enter__()
         self._device.callback(unwatch, self._on_event)
         self._device.callback(say_what_is_late(self._say))
-        missing = self._device.waits.missing
+        missing = self._device.missing
         self.notes += [f"Waits in {name} are not seen." for name in missing]
 
     def _say(self, line: str) -> None:
@@ -81,7 +81,7 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=self._device.waits.found(),
+            waits=self._device.waits(),
             stale=self._stale.found(),
             looks=self.looks,
             device=self._device.use(),

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._facts import Place
 from eqx_fastjit._function import Function
 from eqx_fastjit.insight import _device
 from eqx_fastjit.insight._device import Device, Use
+from eqx_fastjit.insight._waits import Wait
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,9 @@ def _short_loops_count(monkeypatch):
 
 
 # --- a device and a program that take exactly as long as they are said to ---
+
+
+LOSS = Wait(Place("a.py", 1, "train"), "float(loss)")
 
 
 class _Array:
@@ -40,7 +45,7 @@ class Simulated:
         monkeypatch.setattr(_device, "time", clock)
         names = types.SimpleNamespace(Array=_Array, tree=jax.tree)
         monkeypatch.setattr(_device, "jax", names)
-        monkeypatch.setattr(_device, "_wait", self.wait)
+        monkeypatch.setattr(self.device, "wait", self.wait)
         monkeypatch.setattr(_device, "_overhead", lambda n, m: self.DISPATCH)
         self.is_timed = is_timed
 
@@ -64,8 +69,7 @@ class Simulated:
     def read(self, arrays):
         start = self.now
         self.wait(arrays)
-        if self.now - start >= 50e-6:
-            self.device.waited(self.now - start, self.now)
+        self.device.waited(self.now - start, self.now, LOSS)
 
     def run(self, device, python, reads, drops):
         """The seconds of the loop, and of what the device computed in it."""
@@ -125,7 +129,7 @@ def test_what_python_waits_for_outside_of_jit_is_no_idle_time(monkeypatch):
     for _ in range(100):
         f()
         simulated.now += 1e-3
-        simulated.device.waited(1e-3, simulated.now)
+        simulated.device.waited(1e-3, simulated.now, LOSS)
     use = simulated.device.use()
     assert use.busy > 0.9 * use.seconds
 
@@ -201,17 +205,20 @@ def test_results_and_errors_are_the_same(monkeypatch, call):
     device.use()
 
 
-def test_no_array_is_kept():
-    f = filter_jit(lambda x: 2 * x)
+def test_one_array_is_kept():
+    """The last result, which tells when the device is done, until the next call."""
+    f = filter_jit(lambda x: (x + 1, 2 * x))
     x = jnp.ones(1000)
     with Device() as device:
         for _ in range(60):
-            y = f(x)
-        found = weakref.ref(x), weakref.ref(y)
-        del x, y
+            y, z = f(x)
+        found = [weakref.ref(array) for array in (x, y, z)]
+        del x, y, z
         gc.collect()
-        assert [ref() for ref in found] == [None, None]
-    assert device.use().calls == 59
+        assert [ref() is None for ref in found] == [True, True, False]
+        f(jnp.ones(1000))
+        assert found[-1]() is None
+    assert device.use().calls == 60
 
 
 def test_only_calls_that_run_and_compile_nothing_count():

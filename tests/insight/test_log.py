@@ -1,20 +1,16 @@
 """Each compilation as it happens: `EQX_FASTJIT_LOG`, as lines or an event file.
 
-Promises 36, 39 of docs/reliability.md. Also what `jax.profiler` shows.
+Promises 36, 39 of docs/reliability.md.
 """
 
-import gzip
 import json
 import signal
 import socket
 import time
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import cli, filter_jit
-from eqx_fastjit.insight import _events
+from eqx_fastjit import cli
 from eqx_fastjit.insight._compare import reason_of, reasons_of
 from eqx_fastjit.insight._file import FileError, read, VERSION
 from tests.support.commands import command
@@ -90,28 +86,6 @@ def test_off_and_nonsense():
     assert lines(EQX_FASTJIT_LOG="off") == []
     ended = command(python=("-c", PROGRAM), code=1, EQX_FASTJIT_LOG="loud")
     assert "EQX_FASTJIT_LOG='loud': expected compiles, off" in ended.stderr
-
-
-@pytest.mark.parametrize("is_watched", [True, False])
-def test_a_trace_of_the_profiler_has_the_causes(tmp_path, is_watched):
-    """Each compilation's, by function, while a tool watches, such as the doctor."""
-    events = []
-    if is_watched:
-        _events.watch(events.append)
-
-    @filter_jit
-    def scale(x, n):
-        return x * n
-
-    with jax.profiler.trace(tmp_path):
-        for n in (2, 3):
-            jax.block_until_ready(scale(jnp.ones(2), n))
-    _events.unwatch(events.append)
-    (path,) = tmp_path.rglob("*.trace.json.gz")
-    trace = json.loads(gzip.decompress(path.read_bytes()))
-    names = {event.get("name") for event in trace["traceEvents"]}
-    causes = {"compile scale: first call", "compile scale: n"}
-    assert causes & names == (causes if is_watched else set())
 
 
 # --- the event file ---

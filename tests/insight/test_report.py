@@ -280,25 +280,12 @@ def test_what_is_not_known_is_absent_from_the_json():
     data = as_json(found)
     assert data["schema"] == 5
     row, cache = data["rows"]
-    assert row == {
-        "function": "step",
-        "line": ["a.py", 10, "step"],
-        "seconds": 8.0,
-        "saves": 4.0,
-        "compilations": 2,
-        "programs": 1,
-        "parts": [
-            {
-                "rule": "number",
-                "what": "n 1, 2",
-                "edit": "jnp.asarray(n)",
-                "path": "n",
-                "values": ["1", "2"],
-                "count": 1,
-                "saves": 4.0,
-            }
-        ],
-    }
+    (part,) = row["parts"]
+    names = "function", "parts", "line", "seconds", "saves", "compilations", "programs"
+    assert tuple(row) == names and row["line"] == ["a.py", 10, "step"]
+    names = "rule", "what", "edit", "path", "values", "count", "saves"
+    assert tuple(part) == names and part["values"] == ["1", "2"]
+    assert (part["edit"], part["saves"], row["seconds"]) == ("jnp.asarray(n)", 4, 8)
     assert cache.keys() >= {"later", "saves"} and "line" not in cache
 
 
