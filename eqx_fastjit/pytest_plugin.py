@@ -1,14 +1,4 @@
-"""A pytest plugin: tests that fail if something is traced in vain, or too often.
-
-    @pytest.mark.retrace_guard
-    def test_training(): ...
-
-    def test_step(retrace_guard):
-        step(model, x)
-        with retrace_guard(max_traces=0):
-            step(model, x)
-
-With `pytest --retrace-guard`, all tests are marked.
+"""A pytest plugin: the marker and the fixture `retrace_guard`.
 
 pytest loads this file in every session of an environment that has eqx_fastjit, so it
 imports nothing of JAX until a test asks for it.
@@ -24,21 +14,15 @@ import eqx_fastjit
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
-    config.addinivalue_line(
-        "markers",
-        "retrace_guard(max_traces=None, warn=False): fail (or warn) if a function "
-        "jitted by eqx_fastjit is traced to a program that it had, or too often.",
-    )
+    text = "retrace_guard(max_traces=None, warn=False): see eqx_fastjit.insight.guard"
+    config.addinivalue_line("markers", text)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the option."""
     group = parser.getgroup("eqx_fastjit")
-    group.addoption(
-        "--retrace-guard",
-        action="store_true",
-        help="fail each test in which a function is traced to a program that it had",
-    )
+    text = "fail each test in which a function is traced to a program that it had"
+    group.addoption("--retrace-guard", action="store_true", help=text)
 
 
 @pytest.fixture

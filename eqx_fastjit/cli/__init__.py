@@ -11,13 +11,12 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import eqx_fastjit
 
-from ._cache import with_directory
 from ._script import INTERRUPTED, PACKAGES, run
 
 
@@ -31,7 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
     """
     parser = _parser()
-    options = parser.parse_args(with_directory(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else [*argv]
+    # A directory is in the same word, as the one after `--cache` may be the program.
+    options = parser.parse_args(["--cache=" if x == "--cache" else x for x in words])
+    if "program" in options:  # which may have such an option, too
+        options.program = words[-len(options.program) :]
     if options.version:
         return _print_versions()
     if options.command is None:
@@ -63,49 +66,29 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     # What the commands that run a program have in common.
     program = argparse.ArgumentParser(add_help=False)
-    program.add_argument(
+    add = program.add_argument
+    add(
         "program",
         nargs=argparse.PARSER,
         metavar="SCRIPT",
         help="a script or, with -m, a module; what follows is passed to it",
     )
-    program.add_argument("-m", dest="is_module", **flag, help="run a module")
-    program.add_argument(
-        "--async",
-        dest="asynchronous",
-        **flag,
-        help="calls return before the device has finished, as with jax.jit",
-    )
-    program.add_argument(
-        "--cache",
-        metavar="[DIR]",
-        help="keep what is compiled for later runs, in DIR or the user's cache folder",
-    )
-    commands.add_parser(
-        "run", parents=[program], help="run a program with eqx_fastjit's filter_jit"
-    )
+    add("-m", dest="is_module", **flag, help="run a module")
+    add("--async", dest="is_async", **flag, help="calls return immediately, as in JAX")
+    add("--cache", metavar="[=DIR]", help="keep what is compiled for later runs")
+    commands.add_parser("run", parents=[program], help="run a program with it")
     doctor = commands.add_parser(
         "doctor",
         parents=[program],
         help="run a program, and report why it compiled; or read an event file",
-        description="Run a program as `run` does, and when it ends, report to stderr "
-        "what was compiled and why, the lines responsible, and how to fix them. SCRIPT "
-        "may also be a FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while "
-        "it grows.",
+        description="Report to stderr what was compiled and why, where, and how to fix "
+        "it. SCRIPT may also be a file that EQX_FASTJIT_LOG=FILE.jsonl writes.",
     )
     doctor.add_argument("--json", **file, help="write the report as JSON")
     doctor.add_argument("--html", **file, help="write the report as a page")
     doctor.add_argument("--verbose", **flag, help="report everything")
-    doctor.add_argument(
-        "--fail-on",
-        choices=("any",),
-        help="exit with 1 if there is any finding",
-    )
-    commands.add_parser(
-        "profile",
-        parents=[program],
-        help="show where Python is in a program, and whether dispatch matters",
-    )
+    doctor.add_argument("--fail-on", choices=["any"], help="exit with 1 on any finding")
+    commands.add_parser("profile", parents=[program], help="show where time goes")
     rule = commands.add_parser("rule", help="explain a rule of the doctor")
     rule.add_argument("name", nargs="?", metavar="NAME")
     export = commands.add_parser("export", help="trace a function, and save it")
@@ -114,8 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--args",
         metavar="MODULE:FACTORY",
         required=True,
-        help="a function without parameters that returns the arguments: a tuple, or a "
-        "dictionary of keyword arguments. A jax.ShapeDtypeStruct can be an array",
+        help="a function that returns the arguments, as a tuple or a dictionary",
     )
     export.add_argument("-o", "--output", **file, required=True)
     export.add_argument("--compiled", **flag, help="with native code")
@@ -128,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 def _output(path: str) -> Path:
     """A file to write in the end: whether it can be is known before anything is run."""
     file = Path(path).absolute()  # the program may change the directory
-    where = file if file.exists() else file.parent
-    if file.is_dir() or not os.access(where, os.W_OK):
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path!r}")
     return file
 
@@ -139,9 +120,6 @@ def _print_versions() -> int:
     print("eqx_fastjit", eqx_fastjit.__version__)
     try:
         print("equinox", version("equinox"))
-    except PackageNotFoundError:
-        print("equinox: not installed")
-    try:
         print("engine", eqx_fastjit.engine(), flush=True)
         import jax
 
@@ -151,27 +129,22 @@ def _print_versions() -> int:
     return 0
 
 
-def _need(package: str, extra: str) -> None:
-    """Raise an error if a package is missing, with the line that installs it."""
-    if importlib.util.find_spec(package) is None:
-        raise CommandError(f"this needs {package}, which the extra {extra!r} installs")
-
-
-# --- commands that run a program ------------------------------------------------------
+def _need(extra: str, *packages: str) -> None:
+    """Raise an error if a package is missing, with the extra that installs it."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise CommandError(f"needs {package}, which the extra {extra!r} installs")
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Report on a program, or on an event file."""
-    _need("rich", "insight")
-    if options.html:
-        _need("jinja2", "insight")
+    _need("insight", "rich", "jinja2")
     name, *others = options.program
-    is_file = name.endswith(".jsonl") and not options.is_module
-    if is_file and others:
-        raise CommandError("expected one event file. Options come before it")
-    if is_file:
+    if name.endswith(".jsonl") and not options.is_module:
         from eqx_fastjit.insight import _file, _report
 
+        if others:
+            raise CommandError("expected one event file. Options come before it")
         report, code = _report.make_report(_file.read(name)), 0
     else:
         from eqx_fastjit.insight._watch import Watch
@@ -179,9 +152,8 @@ def doctor(options: argparse.Namespace) -> int:
         watch = Watch()
         _report_on_signal()
         ours = {"--async", "--cache", "--fail-on", "--html", "--json", "--verbose"}
-        if late := ours & {*others}:
-            note = f"{', '.join(sorted(late))} came after SCRIPT, and went to it."
-            watch.notes.append(note)
+        for word in ours & {*others}:
+            watch.notes.append(f"{word} came after SCRIPT, and went to it.")
         code = run(options, watch.jax_imported, awaited=PACKAGES)
         sys.stdout.flush()  # what the program has printed comes first
         if not watch.stop() and not (options.json or options.html):
@@ -192,13 +164,11 @@ def doctor(options: argparse.Namespace) -> int:
             )
             return code
         report = watch.report(name, code)
-    from eqx_fastjit.insight import _file, _text
+    from eqx_fastjit.insight import _file, _page, _text
 
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
-        from eqx_fastjit.insight import _page
-
         options.html.write_text(_page.page(report), encoding="utf-8")
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
@@ -218,7 +188,7 @@ def _report_on_signal() -> None:
 
 def profile(options: argparse.Namespace) -> int:
     """Show where Python is in a program."""
-    _need("pyinstrument", "profile")
+    _need("profile", "pyinstrument")
     from eqx_fastjit.insight._program import ProgramProfile
 
     watched = ProgramProfile()
@@ -243,9 +213,6 @@ def rule(options: argparse.Namespace) -> int:
     return 0
 
 
-# --- exported functions ---------------------------------------------------------------
-
-
 def export(options: argparse.Namespace) -> int:
     """Trace a function, and save it to a file."""
     sys.path.insert(0, os.getcwd())  # as `python -m` does
@@ -254,9 +221,8 @@ def export(options: argparse.Namespace) -> int:
         factory = pkgutil.resolve_name(options.args)
     except (ImportError, AttributeError, ValueError) as e:
         raise CommandError(str(e)) from e
-    for name, found in ((options.function, function), (options.args, factory)):
-        if not callable(found):
-            raise CommandError(f"{name} is no function; expected MODULE:FUNCTION")
+    if not (callable(function) and callable(factory)):
+        raise CommandError("expected functions, as MODULE:FUNCTION")
     arguments = factory()
     if not isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):
         function = eqx_fastjit.filter_jit(function)
@@ -264,10 +230,8 @@ def export(options: argparse.Namespace) -> int:
         kind = type(arguments).__name__
         raise CommandError(f"{options.args} returned `{kind}`; expected a tuple")
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
-    exported = function.export(*args, **kwargs)
-    exported.save(options.output, compiled=options.compiled)
-    size = options.output.stat().st_size / 1024
-    print(f"wrote {options.output} ({size:.1f} KiB)")
+    function.export(*args, **kwargs).save(options.output, compiled=options.compiled)
+    print(f"wrote {options.output} ({options.output.stat().st_size / 1024:.1f} KiB)")
     return 0
 
 

@@ -8,18 +8,20 @@ doctor has to see what JAX does, so there it is when the program first imports J
 
 import argparse
 import builtins
+import contextlib
+import hashlib
 import importlib
 import os
+import platform
 import runpy
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import eqx_fastjit
-
-from ._cache import use_cache
 
 
 PACKAGES = ("jax", "equinox", "eqx_fastjit")
@@ -34,41 +36,36 @@ def run(
 ) -> int:
     """Run the program of a command in this process, which is its own from here on.
 
-    This library is installed just before the program imports one of the `awaited`
-    packages for the first time, and `then` is called.
+    This library is installed, and `then` called, just before the program imports one
+    of the `awaited` packages for the first time.
 
-    Returns the exit code that Python would give. An exception has been printed then,
-    without frames of this library; 130 stands for Ctrl-C. Raises `OSError` if the
-    program cannot be read.
+    Returns the exit code that Python would give, 130 for Ctrl-C. An exception has been
+    printed then, without frames of this library. Raises `OSError` if the program cannot
+    be read.
     """
     if options.cache is not None:
-        use_cache(options.cache)
+        _use_cache(options.cache)
     name = options.program[0]
     source = None if options.is_module else Path(name).read_bytes()
     # These and `__main__` stay as the program leaves them, because its threads and its
     # `atexit` functions run on afterwards.
     sys.argv[:] = options.program
-    originals = builtins.__import__, importlib.import_module
-
-    def restore() -> None:
-        builtins.__import__, importlib.import_module = originals
 
     def begin() -> None:
-        restore()
-        eqx_fastjit.install(asynchronous=options.asynchronous)
+        eqx_fastjit.install(asynchronous=options.is_async)
         then()
 
-    builtins.__import__, importlib.import_module = _importers(begin, awaited)
     try:
-        if source is None:
-            sys.path[0] = os.getcwd()
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.realpath(name))
-            # `runpy` would put back the `__main__` that was there before.
-            main = sys.modules["__main__"] = types.ModuleType("__main__")
-            main.__file__ = os.path.abspath(name)
-            exec(compile(source, main.__file__, "exec", dont_inherit=True), vars(main))
+        with _before_importing(awaited, begin):
+            if source is None:
+                sys.path[0] = os.getcwd()
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = os.path.dirname(os.path.realpath(name))
+                # `runpy` would put back the `__main__` that was there before.
+                main = sys.modules["__main__"] = types.ModuleType("__main__")
+                main.__file__ = file = os.path.abspath(name)
+                exec(compile(source, file, "exec", dont_inherit=True), vars(main))
     except SystemExit as e:
         if isinstance(e.code, int | None):
             return e.code or 0
@@ -76,8 +73,6 @@ def run(
         return 1
     except BaseException as e:
         return _report(e)
-    finally:
-        restore()
     return 0
 
 
@@ -98,33 +93,69 @@ def _report(error: BaseException) -> int:
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _importers(begin: Callable[[], None], awaited: Sequence[str]) -> tuple[Any, Any]:
-    """An `__import__`, which import statements call, and an `import_module`.
+@contextlib.contextmanager
+def _before_importing(
+    awaited: Sequence[str], begin: Callable[[], None]
+) -> Iterator[None]:
+    """Call `begin` just before an awaited package is imported for the first time.
 
-    They call `begin` just before the program imports one of the awaited packages for
-    the first time. Each can be imported then, because none is half imported.
+    Each can be imported then, because none is half imported.
     """
-    import_, import_module = builtins.__import__, importlib.import_module
+    originals = import_, import_module = builtins.__import__, importlib.import_module
     has_begun = False  # the program may keep what it got of these
 
-    def look(name: str, importer: str) -> None:
+    def restore() -> None:
+        builtins.__import__, importlib.import_module = originals
+
+    # What is relative is of the importer's own package.
+    def look(name: str, importer: str = "") -> None:
         nonlocal has_begun
         is_inside = importer.split(".")[0] in (*PACKAGES, "jaxtyping")
         if not has_begun and not is_inside and name.split(".")[0] in awaited:
             has_begun = True
+            restore()
             begin()
 
-    # What is relative to a package goes by the name of that.
     def importing(
         name: str, globals: Any = None, locals: Any = None, fromlist=(), level=0
     ) -> Any:
-        scope = globals or {}
-        shown = (level and scope.get("__package__")) or name
-        look(shown, scope.get("__name__") or "")
+        look("." * level + name, (globals or {}).get("__name__") or "")
         return import_(name, globals, locals, fromlist, level)
 
     def importing_module(name: str, package: str | None = None) -> Any:
-        look((name.startswith(".") and package) or name, "")
+        look(name)
         return import_module(name, package)
 
-    return importing, importing_module
+    builtins.__import__, importlib.import_module = importing, importing_module
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _use_cache(directory: str) -> None:
+    """Keep everything that is compiled, by default in the user's cache folder.
+
+    JAX reads these variables when it is imported, so they are set before that. What is
+    set in the environment wins, and so does what the program sets later.
+    """
+    for name, value in (
+        ("JAX_COMPILATION_CACHE_DIR", directory or _folder()),
+        ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
+        ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+def _folder() -> str:
+    """A folder for this version of JAX and this kind of processor.
+
+    What XLA compiles for one kind may not run on another.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    kind = platform.processor()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        kind = next((x for x in lines if x.startswith(("flags", "Features"))), kind)
+    digest = hashlib.md5(kind.encode(), usedforsecurity=False).hexdigest()
+    name = f"jax-{version('jaxlib')}-{platform.machine()}-{digest[:8]}"
+    return os.path.join(base, "eqx_fastjit", name)

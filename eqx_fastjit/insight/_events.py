@@ -91,7 +91,7 @@ def watch(
         known. An exception ends the call.
     """
     for told, of in zip(_observers, (observer, starting, compiling), strict=True):
-        told.extend([] if of is None else [of])
+        told.extend([] if of is None or of in told else [of])
     if _tools not in _facts.watchers:
         _facts.watchers.append(_tools)
 
@@ -102,11 +102,6 @@ def unwatch(observer: Callable[[Event], None]) -> None:
         told[:] = [x for x in told if x != observer]
     if not any(_observers) and _tools in _facts.watchers:
         _facts.watchers.remove(_tools)
-
-
-def is_watched(observer: Callable[[Event], None]) -> bool:
-    """Whether an observer is told of events."""
-    return any(observer in told for told in _observers)
 
 
 # Of events that are complete, that start, and whose program is about to be compiled.

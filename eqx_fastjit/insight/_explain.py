@@ -6,7 +6,7 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._events import Event, history, is_watched, watch
+from ._events import Event, history, watch
 from ._functions import row_of
 from ._rules import Row
 from ._table import shared, tables_of
@@ -104,7 +104,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     counts = collections.Counter(shared(e) for e in events if e.compile)
     unknown = (e for e in events if e.compile and not e.signature and e not in told)
     gone = sum(counts[shared(e)] > 1 for e in unknown)
-    if gone and not is_watched(describe_from_now_on):
+    if gone:
         watch(describe_from_now_on)
     return Explanation(
         name,

@@ -97,11 +97,9 @@ class Object:
         table = self.table
         texts = [str(x) for x in table.leaves(self.paths[0])]
 
-        def is_length_of(axis: Column) -> bool:
-            lengths = zip(
-                texts, table.values(axis), table.leaves(axis.path), strict=True
-            )
-            return all(a == b for a, b, x in lengths if x and x.kind == "array")
+        def is_length_of(x: Column) -> bool:
+            rows = zip(texts, table.values(x), table.leaves(x.path), strict=True)
+            return all(a == b for a, b, leaf in rows if leaf and leaf.kind == "array")
 
         axes = (x for x in table.columns if x.aspect == "axis")
         return self.kind == "number" and any(map(is_length_of, axes))

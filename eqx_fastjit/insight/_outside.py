@@ -45,12 +45,10 @@ class Operation(NamedTuple):
     results: str = ""
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
-    # Whether it is there to make a model, or an optimiser's state; or for each leaf of
-    # a tree.
+    # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
-    is_of_leaf: bool = False
     # The instruction of the user's innermost function, and what tells the call that it
-    # makes there from others.
+    # makes there from others; nothing of one for each leaf of a tree.
     instruction: int = 0
     call: Any = None
 
@@ -59,11 +57,11 @@ def operation(jaxpr: Any) -> Operation:
     """The operation that is being compiled in this thread."""
     stack = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
     n = next((i for i, x in enumerate(stack) if is_written_by_user(x.f_code)), 1)
+    is_of_leaf = any(x.f_code.co_name.endswith("tree_map") for x in stack)
     found = Operation(
         is_making=any(_is_maker(x.f_code) for x in stack),
-        is_of_leaf=any(x.f_code.co_name.endswith("tree_map") for x in stack),
         instruction=stack[n].f_lasti,
-        call=_marked(stack[n - 1]),
+        call=None if is_of_leaf else _marked(stack[n - 1]),
     )
     inner = opened(jaxpr)
     if inner is None:
@@ -135,15 +133,10 @@ def operation_rows(
         lines = functions.setdefault((own[::2], bool(named)), {})
         key = line, e.frames[0], seen(e).instruction, e.function.name
         lines.setdefault(key, []).append(e)
-
-    def calls(event: Event) -> Any:
-        found = seen(event)
-        return None if found.is_of_leaf else found.call
-
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         found = [
-            _Compiled(line, x, len({*map(calls, x)} - {None}) >= _LEAST)
+            _Compiled(line, x, len({seen(e).call for e in x} - {None}) >= _LEAST)
             for (line, *_), x in lines.items()
         ]
         counts = collections.Counter(x.line for x in found for _ in x.events)

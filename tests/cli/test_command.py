@@ -11,7 +11,6 @@ from importlib.metadata import version
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.cli._cache import with_directory
 from eqx_fastjit.insight._rules import rules
 from tests.support.commands import command
 
@@ -254,32 +253,15 @@ def test_a_second_process_reads_from_the_cache(cached, tmp_path):
 def test_a_directory_for_the_cache(cached, tmp_path):
     """One that is not there yet is made."""
     assert cached("run", "--cache=kept")[:2] == (False, tmp_path / "kept")
-    words = ("doctor", "--verbose", "--cache", "kept")
+    words = ("doctor", "--verbose", "--cache=kept")
     assert cached(*words)[:2] == (True, tmp_path / "kept")
     assert not (tmp_path / "home").exists()
 
 
 def test_the_environment_has_the_last_word_on_the_cache(cached, tmp_path):
     own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own")}
-    _, folder, _ = cached("run", "--cache", "kept", **own)
+    _, folder, _ = cached("run", "--cache=kept", **own)
     assert folder == tmp_path / "own" and not (tmp_path / "kept").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("run --cache a.py b", "run --cache= a.py b"),
-        ("run --cache dir a.py", "run --cache=dir a.py"),
-        ("run --cache dir -m a", "run --cache=dir -m a"),
-        ("run --cache -m a", "run --cache= -m a"),
-        ("doctor --json x --cache a.py", "doctor --json x --cache= a.py"),
-        ("run a.py --cache b", "run a.py --cache b"),
-    ],
-)
-def test_a_program_is_no_directory(words, expected, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.py").touch()
-    assert with_directory(words.split()) == expected.split()
 
 
 def test_interrupts_end_the_program_as_under_python(tmp_path):

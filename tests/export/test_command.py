@@ -108,7 +108,7 @@ def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
     ("function", "args", "message"),
     [
         ("no_such", "arguments", "no_such"),
-        ("__name__", "arguments", "is no function; expected MODULE:FUNCTION"),
+        ("__name__", "arguments", "expected functions, as MODULE:FUNCTION"),
         ("jitted", "nothing", "returned `int`; expected a tuple"),
         ("jitted", "refused", "`model.fn` cannot be exported"),
     ],
