@@ -33,7 +33,6 @@ from eqx_fastjit._function import Function
 
 from ._events import Event, unwatch, watch
 from ._private import hook_waits
-from ._profile import time_call
 from ._waits import Wait, wait_of
 from ._words import show_seconds
 
@@ -44,6 +43,8 @@ _EVERY = 47
 # Seconds of calls from which on there is something to say; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
+# The most seconds that a call takes for dispatch. Of more, it copies, or computes.
+_MOST_DISPATCH = 1e-3
 # The share of the time from which on a device is said to have been idle; and the share
 # of this idle time from which on something is named as a reason.
 _LITTLE, _REASON = 0.05, 0.3
@@ -56,10 +57,9 @@ class _Timed:
         self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
         # The calls that compiled nothing; which of them is to be made alone.
         self.calls = self.due = 0
-        # Seconds until the results were ready, of the latest calls made alone.
-        self.samples = collections.deque[float](maxlen=100)
-        # Arrays that are passed, and that are returned.
-        self.sizes = 0, 0
+        # Of the latest calls that were made alone: seconds until the call returned, and
+        # from there until its results were ready.
+        self.samples = collections.deque[tuple[float, float]](maxlen=100)
 
     def __getattr__(self, name: str) -> Any:  # `trace`, `lower`, ...
         return getattr(self._jitted, name)
@@ -77,19 +77,19 @@ class _Timed:
             device.wait([device.result, *arrays])
         start = clock()
         out = self._jitted(*arrays)
+        returned = clock()
         results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
-        if results and isinstance(results[-1], Tracer):
+        last = results[-1] if results else device.result
+        if isinstance(last, Tracer):
             return out  # it is a part of a trace
-        if results:
-            device.result = results[-1]
+        device.result = last
         if is_compiling():
             device.ended = None
             return out
         self.calls += 1
         if is_due:
             device.wait(results)
-            self.samples.append(clock() - start)
-            self.sizes = len(arrays), len(results)
+            self.samples.append((returned - start, clock() - returned))
             self.due += min(self.calls, _EVERY)
         ended = clock()
         device.seconds += ended - (began if device.ended is None else device.ended)
@@ -98,16 +98,13 @@ class _Timed:
 
 
 class Device(contextlib.ExitStack):
-    """Within this context, times what the device does, and what waits for it.
-
-    `look`: is shown what is called, and its arrays, before most calls.
-    """
+    """Within this context, times what the device does, and what waits for it."""
 
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
-        self.look, self.thread = look, threading.get_ident()
-        # Functions that this version of JAX does not have: waits in them are missing.
-        self.missing: list[str] = []
+        self.thread = threading.get_ident()
+        # Is shown what is called, and its arrays, before most calls.
+        self.look = look
         # The last result of the latest call: once it is ready, the device is done.
         self.result: Any = None
         # When the latest call that compiled nothing ended, if nothing compiled since.
@@ -116,7 +113,7 @@ class Device(contextlib.ExitStack):
         # compiled in between.
         self.seconds = 0.0
         self._all: list[_Timed] = []
-        self._waits: dict[Any, Wait] = {}
+        self.waits: dict[Any, Wait] = {}
         # Whether what waits is not the program, or is known.
         self._is_unseen = False
         # Waits of the program. Had Python not waited, the device had had its next work
@@ -130,6 +127,7 @@ class Device(contextlib.ExitStack):
             self._all.append(_Timed(self, original(function, flat, kwargs), flat))
             return self._all[-1]
 
+        # What this version of JAX does not have: waits in it are not seen.
         self.missing = hook_waits(self._watched, self)
         setattr(Function, "jit", jit)  # noqa: B010
         self.callback(setattr, Function, "jit", original)
@@ -138,8 +136,7 @@ class Device(contextlib.ExitStack):
         return self
 
     def _on_event(self, event: Event) -> None:
-        if threading.get_ident() == self.thread:
-            self.ended = None
+        self.ended = None
 
     def wait(self, arrays: Iterable[Any]) -> None:
         """Wait until arrays are ready, but for those that are of NumPy, or deleted."""
@@ -176,7 +173,7 @@ class Device(contextlib.ExitStack):
         """The program, or a jitted call, has waited for the device, which is done."""
         if by is None:
             return
-        wait = self._waits.setdefault((by.place, by.what), by)
+        wait = self.waits.setdefault((by.place, by.what), by)
         wait.reads, wait.decides = wait.reads + 1, by.decides
         if seconds < _SHORTEST:
             return
@@ -187,38 +184,22 @@ class Device(contextlib.ExitStack):
             self._ahead += min(seconds, ended - seconds - self._free)
             self._free = ended
 
-    def waits(self) -> list[Wait]:
-        """The waits until now, the longest first."""
-        return sorted([*self._waits.values()], key=lambda wait: -wait.seconds)
-
     def use(self) -> "Use | None":
         """What is known by now; `None` if that is not worth a sentence."""
         if self.seconds <= _LEAST_SECONDS:
             return None
-        called = [x for x in self._all if x.calls]
-        calls = sum(x.calls for x in called)
-        # About the same for all.
-        overhead = _overhead(*max(called, key=lambda x: x.calls).sizes)
-        takes = [(x.calls, statistics.median(x.samples) - overhead) for x in called]
-        known = sum(n * seconds for n, seconds in takes if seconds > 0)
+        calls, busy, dispatch = 0, 0.0, 0.0
+        for timed in (x for x in self._all if x.calls):
+            call, rest = map(statistics.median, zip(*timed.samples, strict=True))
+            if call > _MOST_DISPATCH and rest < _SHORTEST:
+                call, rest = 0.0, call  # JAX has computed in the call itself
+            calls += timed.calls
+            busy += timed.calls * rest
+            dispatch += timed.calls * min(call, _MOST_DISPATCH)
         # If the program waited for more, that was of operations outside of jit.
-        busy = min(self.seconds, max(known, self._waited))
+        busy = min(self.seconds, max(busy, self._waited))
         ahead = min(self._ahead, self.seconds - busy)
-        return Use(self.seconds, calls, busy, self._waited, ahead, calls * overhead)
-
-
-@functools.cache
-def _overhead(n_arguments: int, n_results: int) -> float:
-    """Seconds of a call that computes almost nothing, until its results are ready."""
-
-    def little(*arrays: Any) -> list[Any]:
-        first = arrays[0] if arrays else 0.0
-        return [first + i for i in range(n_results)]
-
-    call = functools.partial(
-        jax.jit(little, keep_unused=True), *[jax.numpy.zeros(())] * n_arguments
-    )
-    return min(time_call(call)[1] for _ in range(30))
+        return Use(self.seconds, calls, busy, self._waited, ahead, dispatch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,10 +220,8 @@ class Use:
     def __str__(self) -> str:
         """Whether dispatch matters, in a sentence."""
         idle = self.seconds - self.busy
-        when = (
-            f"of the {show_seconds(self.seconds)} from the first to the last call "
-            "(without compilations)"
-        )
+        when = f"of the {show_seconds(self.seconds)} from the first to the last call"
+        when += " (without compilations)"
         if idle < _LITTLE * self.seconds:
             return (
                 "The device was never idle for long: it computed for "

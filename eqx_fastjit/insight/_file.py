@@ -67,10 +67,7 @@ class Run:
 
 
 class Writer:
-    """Writes each event as it is complete, from now on.
-
-    Raises `OSError` if that is not possible.
-    """
+    """Writes each event as it is complete, from now on. May raise `OSError`."""
 
     def __init__(self, path: str):
         # The program may change the directory.
@@ -186,15 +183,9 @@ def read(path: str) -> Run:
         if not ends:
             killed = "The program has not ended, or it was killed."
             notes = [killed, *_hanging(parsed, started), *notes]
-        return Run(
-            header["program"],
-            started,
-            seconds=ends[0] if ends else max(known, default=0.0),
-            exit_code=0 if ends else None,
-            cache=header["cache"],
-            events=events,
-            notes=notes,
-        )
+        seconds, code = (ends[0], 0) if ends else (max(known, default=0.0), None)
+        program, cache = header["program"], header["cache"]
+        return Run(program, started, seconds, code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None

@@ -18,10 +18,7 @@ from eqx_fastjit._private import try_resolve
 
 
 def raw_frames(equation: Any) -> list[tuple[Any, int]]:
-    """The code objects and instructions that an equation comes from, innermost first.
-
-    Empty if this version of JAX does not tell.
-    """
+    """The code and instructions that made an equation, innermost first, if known."""
     try:
         return list(zip(*equation.source_info.traceback.raw_frames(), strict=True))
     except (AttributeError, TypeError, ValueError):
@@ -34,15 +31,11 @@ def hook_waits(
     """Wrap each function in which Python waits for the device, until `until` closes.
 
     `wrap` is given a function, and whether it reads a "value", "blocks" or is of
-    "numpy", and returns the function to use in its place.
+    "numpy", and returns the function to use in its place. Whatever reads a value
+    (`float(x)`, `print(x)`, `x.item()`, `jax.device_get`) comes to one property of
+    JAX's arrays. NumPy reads the memory of an array on the host without it.
 
-    Whatever reads a value (`float(x)`, `print(x)`, `x.item()`, `jax.device_get`) comes
-    to one property of JAX's arrays. NumPy reads the memory of an array on the host
-    without it.
-
-    **Returns:**
-
-    The names of what is not there in this version of JAX.
+    Returns the names of what is not there in this version of JAX.
     """
     missing: list[str] = []
     array = try_resolve("jax._src.array:ArrayImpl")

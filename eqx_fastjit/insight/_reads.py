@@ -79,9 +79,7 @@ def reads_of(
             yield read
         if depth and callable(value):
             inside: dict[str, Any] = {}
-            if isinstance(value, types.FunctionType) and isinstance(
-                node, ast.Attribute
-            ):
+            if type(value) is types.FunctionType and type(node) is ast.Attribute:
                 owner = functools.partial(read.value_of, node.value)
                 if inspect.getattr_static(type(owner()), node.attr, None) is value:
                     inside = dict.fromkeys(value.__code__.co_varnames[:1], owner)
@@ -90,18 +88,15 @@ def reads_of(
 
 @functools.lru_cache(maxsize=1024)
 def _read_in(code: types.CodeType) -> dict[str, Any]:
-    """What code reads and does not write, functions defined inside included: the first
-    expression of each.
-    """
+    """What code reads and does not write, also in functions that it defines."""
     read: dict[str, Any] = {}
     written: set[str] = set()
     for node in map(expressions_in(code.co_filename).get, code.co_positions()):
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-            continue
-        elif isinstance(node.ctx, ast.Load):
-            read.setdefault(ast.unparse(node), node)
-        else:
-            written.add(ast.unparse(node))
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            path = ast.unparse(node)
+            read.setdefault(path, node)
+            if not isinstance(node.ctx, ast.Load):
+                written.add(path)
     for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
         variables = *inner.co_varnames, *inner.co_cellvars
         inside = _read_in(inner).items()

@@ -50,18 +50,14 @@ def _state(value: Any) -> Any:
     return (type(value), value) if type(value) in _VALUES else None
 
 
-def _is_same(value: Any, state: Any) -> bool:
-    is_array = isinstance(state, weakref.ref)
-    return state() is value if is_array else _state(value) == state
-
-
 class StaleValues:
     """Notes what each trace has read, and whether it was called after that changed."""
 
     def __init__(self) -> None:
         # By what JAX traces, which is kept as long as its specialization.
         self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
-        self._found: dict[Any, Row] = {}
+        # The values that changed before a call that did not see it.
+        self.found: dict[Any, Row] = {}
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -80,26 +76,20 @@ class StaleValues:
         """What is traced as `flat` is about to be called, outside of all traces."""
         for event, read, text, state in self._read.get(flat, ()):
             value, key = read.value(), (event.function.key(), read.path)
-            if value is MISSING or key in self._found or _is_same(value, state):
+            is_array = isinstance(state, weakref.ref)
+            is_same = state() is value if is_array else _state(value) == state
+            if is_same or value is MISSING or key in self.found:
                 continue
             avals = [aval for aval, _ in event.arrays]
             if [*map(aval_of, arrays)] != avals:
                 continue  # for others it is traced again
             new, name = describe_static(value), name_of(event.function)
-            facts = {
-                "path": read.path,
-                "first": text,
-                "last": f"another {new}" if new == text else new,
-                "function": name,
-            }
+            facts = {"path": read.path, "first": text, "function": name}
+            facts["last"] = f"another {new}" if new == text else new
             fields: Any = {"path": read.path, "values": (text, new), "line": read.place}
             part = part_of("stale-value", facts, **fields)
             line = line_of(event) or event.function.place
-            self._found[key] = Row(name, (part,), line)
-
-    def found(self) -> list[Row]:
-        """The values that changed before a call that did not see it."""
-        return list(self._found.values())
+            self.found[key] = Row(name, (part,), line)
 
 
 def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:

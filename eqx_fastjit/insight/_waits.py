@@ -2,10 +2,7 @@
 
 `float(x)`, `x.item()`, `print(x)`, `np.asarray(x)` and `block_until_ready` need the
 value of an array, and wait until the device has it. In a loop, Python cannot prepare
-the next step meanwhile. Nothing is watched until a `Waits` is entered.
-
-Reading values less often saves what Python and the device would do at the same time: of
-what the device computes, it saves nothing.
+the next step meanwhile. `_device.py` sees who waits; here are the lines, and the row.
 """
 
 import ast

@@ -49,8 +49,7 @@ class Watch:
         self._device.callback(unwatch, self._on_event)
         say = functools.partial(print, "eqx-fastjit:", file=sys.stderr, flush=True)
         self._device.callback(say_what_is_late(say))
-        missing = self._device.missing
-        self.notes += [f"Waits in {name} are not seen." for name in missing]
+        self.notes += [f"Waits in {x} are not seen." for x in self._device.missing]
 
     def stop(self) -> bool:
         """The program is over. Returns whether it had imported JAX."""
@@ -80,8 +79,8 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=self._device.waits(),
-            stale=self._stale.found(),
+            waits=sorted(self._device.waits.values(), key=lambda x: -x.seconds),
+            stale=[*self._stale.found.values()],
             looks=self.looks,
             device=self._device.use(),
             cpu_seconds=time.process_time() - self._cpu,

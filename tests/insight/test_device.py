@@ -46,7 +46,6 @@ class Simulated:
         names = types.SimpleNamespace(Array=_Array, tree=jax.tree)
         monkeypatch.setattr(_device, "jax", names)
         monkeypatch.setattr(self.device, "wait", self.wait)
-        monkeypatch.setattr(_device, "_overhead", lambda n, m: self.DISPATCH)
         self.is_timed = is_timed
 
     def wait(self, arrays):

@@ -28,7 +28,7 @@ def waits_in(f, *args):
     with Device() as device:
         f(*args)
     assert device.missing == []
-    return device.waits()
+    return [*device.waits.values()]
 
 
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ def test_waits_of_a_line_are_one_with_their_number():
 
     with Device() as device:
         train()
-    here, there = sorted(device.waits(), key=lambda wait: wait.place.line)
+    here, there = device.waits.values()
     first = train.__code__.co_firstlineno
     assert here.place[:2] == (__file__, first + 2) and here.seconds > 0
     assert here.place.function.endswith("train")
@@ -182,7 +182,7 @@ def test_exceptions_come_through():
             x = jnp.ones(2)
             x.delete()
             x.block_until_ready()
-    assert [wait.what for wait in device.waits()] == ["x.block_until_ready()"]
+    assert [x.what for x in device.waits.values()] == ["x.block_until_ready()"]
 
 
 def test_waits_of_other_threads_are_not_the_programs():
@@ -190,9 +190,9 @@ def test_waits_of_other_threads_are_not_the_programs():
     x = jnp.ones(())
     with Device() as device:
         in_threads(4, lambda _: float(x))
-        assert device.waits() == []
+        assert not device.waits
         float(x)
-    assert [x.what for x in device.waits()] == ["float(x)"]
+    assert [x.what for x in device.waits.values()] == ["float(x)"]
 
 
 def test_a_private_name_that_is_gone_is_said(monkeypatch):
@@ -204,9 +204,8 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
         float(jnp.ones(()))
         jax.block_until_ready(jnp.ones(()) + 1)
     assert device.missing == ["_value", "block_until_ready"]
-    assert [x.what for x in device.waits()] == [
-        "jax.block_until_ready(jnp.ones(()) + 1)"
-    ]
+    (wait,) = device.waits.values()
+    assert wait.what == "jax.block_until_ready(jnp.ones(()) + 1)"
 
 
 # --- the row ---
