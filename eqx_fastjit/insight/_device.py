@@ -47,7 +47,7 @@ _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
 _MOST_DISPATCH = 1e-3
 # The share of the time from which on a device is said to have been idle; and the share
 # of this idle time from which on something is named as a reason.
-_LITTLE, _REASON = 0.05, 0.3
+_LITTLE, _REASON = 0.05, 0.2
 
 
 class _Timed:

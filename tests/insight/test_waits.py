@@ -42,7 +42,6 @@ READS = {
     "float(x.astype(jnp.bfloat16))": (lambda x: float(x.astype(jnp.bfloat16)), False),
     "int(x.astype(jnp.int32))": (lambda x: int(x.astype(jnp.int32)), True),
     "bool(x > 0)": (lambda x: bool(x > 0), True),
-    "str(x)": (lambda x: str(x), False),
     "print(x)": (lambda x: print(x), False),
     "x.item()": (lambda x: x.item(), False),
     "x[None].tolist()": (lambda x: x[None].tolist(), False),
@@ -163,17 +162,6 @@ def test_looking_for_callbacks_disturbs_no_event():
     assert found[0].inside == found[1].number
 
 
-def test_nothing_is_changed_before_and_after():
-    array = type(jnp.ones(()))
-    names = ("_value", "block_until_ready")
-    before = [vars(array)[name] for name in names]
-    functions = np.asarray, np.array
-    with Device():
-        assert np.asarray is not functions[0]
-    assert [vars(array)[name] for name in names] == before
-    assert (np.asarray, np.array) == functions
-
-
 def test_exceptions_come_through():
     with Device() as device:
         with pytest.raises(TypeError):
@@ -213,11 +201,9 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
 LINE = Place("a.py", 12, "train")
 CALLS = Wait(LINE, _waits.JITTED_CALL, 1500, 1.8, 1500)
 LOSS = Wait(LINE, "float(loss)", 1500, 1.2, 1500)
-DECIDES = dataclasses.replace(LOSS, what="int(i)", decides=True)
-SELDOM = dataclasses.replace(DECIDES, count=15, reads=15, seconds=0.0)
-ELSEWHERE = dataclasses.replace(
-    DECIDES, place=LINE._replace(function="test"), seconds=0.0
-)
+DECIDES = Wait(LINE, "int(i)", 1500, 1.2, 1500, decides=True)
+SELDOM = Wait(LINE, "int(i)", 15, 0.0, 15, decides=True)
+ELSEWHERE = Wait(LINE._replace(function="test"), "int(i)", 1500, 0.0, 1500, True)
 
 
 @pytest.mark.parametrize(
