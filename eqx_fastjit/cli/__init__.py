@@ -155,7 +155,14 @@ def doctor(options: argparse.Namespace) -> int:
         for word in ours & {*others}:
             watch.notes.append(f"{word} came after SCRIPT, and went to it.")
         code = run(options, watch.jax_imported, awaited=PACKAGES)
-        watch.stop()
+        sys.stdout.flush()  # what the program has printed comes first
+        if not watch.stop() and not (options.json or options.html):
+            print(
+                "eqx-fastjit doctor: nothing was compiled.",
+                *watch.notes,
+                file=sys.stderr,
+            )
+            return code
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _page, _text
 
@@ -163,7 +170,6 @@ def doctor(options: argparse.Namespace) -> int:
         _file.write_json(options.json, report)
     if options.html:
         options.html.write_text(_page.page(report), encoding="utf-8")
-    sys.stdout.flush()  # what the program has printed comes first
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
 

@@ -41,15 +41,13 @@ class Reason(NamedTuple):
 def reasons_of(
     events: Iterable[Event], before: Iterable[Event] = ()
 ) -> Iterator[tuple[Event, Reason]]:
-    """Events in order, each with why it happened after all before it."""
+    """Compilations in order, each with why it happened after all before it."""
     earlier: dict[object, list[Event]] = collections.defaultdict(list)
     for event in before:
         earlier[shared(event)].append(event)
     for event in events:
         alike = earlier[shared(event)]
-        if event.is_part:
-            yield event, Reason("ahead of time" if event.ahead else "inlined")
-        else:
+        if event.compile:
             yield event, reason_of(event, alike)
         alike.append(event)
 

@@ -44,7 +44,7 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
     `function` is the Python function that was traced, for the names of the arrays.
     """
     found: dict[int, tuple[Any, Place]] = {}
-    for inner in scope.distinct():
+    for inner in scope.calls:
         values = dict(zip(inner.jax.constvars, inner.consts, strict=False))
         for e in inner.equations:
             for v in e.jax.invars:
@@ -89,18 +89,17 @@ def _variables(function: Any) -> Iterator[tuple[str, Any]]:
 
 def seconds_of_constants(scope: Scope, constants: Sequence[Constant]) -> float:
     """An upper limit of what the constants of a trace add to compiling."""
-    folding, _ = _fold(scope, [None] * len(scope.jax.invars))
-    return folding + sum(x.bytes for x in constants) * _HOLDING
+    return _fold(scope)[0] + sum(x.bytes for x in constants) * _HOLDING
 
 
-def _fold(scope: Scope, arguments: Sequence[Any]) -> tuple[float, list[Any]]:
+def _fold(scope: Scope, arguments: Sequence[Any] = ()) -> tuple[float, list[Any]]:
     """What it takes to fold a jaxpr, and of what each result is made.
 
-    That is true of captured arrays, false of numbers alone, and `None` if it is of
-    anything else. So it is of the `arguments`.
+    That is true of captured arrays, false of numbers alone, and `None` of anything
+    else, as it is given for the `arguments`.
     """
     seconds = 0.0
-    known: dict[Any, Any] = dict(zip(scope.jax.invars, arguments, strict=True))
+    known: dict[Any, Any] = dict(zip(scope.jax.invars, arguments, strict=False))
     known |= {v: bool(getattr(v.aval, "shape", ())) for v in scope.jax.constvars}
 
     def origin_of(v: Any) -> Any:

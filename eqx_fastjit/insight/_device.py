@@ -34,15 +34,16 @@ from eqx_fastjit._function import Function
 from ._events import Event, unwatch, watch
 from ._private import hook_waits
 from ._profile import time_call
-from ._waits import is_long, Wait, wait_of
+from ._waits import Wait, wait_of
 from ._words import show_seconds
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
-# Seconds of calls from which on there is something to say.
-_LEAST_SECONDS = 0.1
+# Seconds of calls from which on there is something to say; and of a wait: in shorter
+# ones the device was done, and a value was only copied.
+_LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
 # The share of the time from which on a device is said to have been idle; and the share
 # of this idle time from which on something is named as a reason.
 _LITTLE, _REASON = 0.05, 0.3
@@ -55,9 +56,8 @@ class _Timed:
         self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
         # The calls that compiled nothing; which of them is to be made alone.
         self.calls = self.due = 0
-        # Of the latest calls that were made alone: seconds until the results were
-        # ready; and of these, those after the call had returned.
-        self.samples = collections.deque[tuple[float, float]](maxlen=100)
+        # Seconds until the results were ready, of the latest calls made alone.
+        self.samples = collections.deque[float](maxlen=100)
         # Arrays that are passed, and that are returned.
         self.sizes = 0, 0
 
@@ -77,7 +77,6 @@ class _Timed:
             device.wait([device.result, *arrays])
         start = clock()
         out = self._jitted(*arrays)
-        returned = clock()
         results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
         if results and isinstance(results[-1], Tracer):
             return out  # it is a part of a trace
@@ -89,19 +88,13 @@ class _Timed:
         self.calls += 1
         if is_due:
             device.wait(results)
-            ready = clock()
-            self.samples.append((ready - start, ready - returned))
+            self.samples.append(clock() - start)
             self.sizes = len(arrays), len(results)
             self.due += min(self.calls, _EVERY)
         ended = clock()
         device.seconds += ended - (began if device.ended is None else device.ended)
         device.ended = ended
         return out
-
-    def on_device(self, overhead: float) -> float:
-        """Seconds that a call takes on the device."""
-        whole, rest = map(statistics.median, zip(*self.samples, strict=True))
-        return max(rest, whole - overhead)
 
 
 class Device(contextlib.ExitStack):
@@ -131,12 +124,11 @@ class Device(contextlib.ExitStack):
         self._waited = self._ahead = self._free = 0.0
 
     def __enter__(self) -> Self:
-        original, device = Function.jit, self
+        original = Function.jit
 
-        @functools.wraps(original)
         def jit(function: Function, flat: Any, kwargs: dict[str, Any]) -> Any:
-            device._all.append(_Timed(device, original(function, flat, kwargs), flat))
-            return device._all[-1]
+            self._all.append(_Timed(self, original(function, flat, kwargs), flat))
+            return self._all[-1]
 
         self.missing = hook_waits(self._watched, self)
         setattr(Function, "jit", jit)  # noqa: B010
@@ -173,7 +165,7 @@ class Device(contextlib.ExitStack):
                 return function(*args, **kwargs)
             finally:
                 ended, self._is_unseen = clock(), False
-                if is_long(ended - start) or kind != "blocks":
+                if ended - start >= _SHORTEST or kind != "blocks":
                     self.waited(ended - start, ended, wait_of(kind, args))
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
@@ -186,11 +178,11 @@ class Device(contextlib.ExitStack):
             return
         wait = self._waits.setdefault((by.place, by.what), by)
         wait.reads, wait.decides = wait.reads + 1, by.decides
-        if not is_long(seconds):
+        if seconds < _SHORTEST:
             return
         wait.count += 1
         wait.seconds += seconds
-        if self.ended is not None and not wait.is_needed:
+        if self.ended is not None and not wait.decides:
             self._waited += seconds
             self._ahead += min(seconds, ended - seconds - self._free)
             self._free = ended
@@ -203,19 +195,16 @@ class Device(contextlib.ExitStack):
         """What is known by now; `None` if that is not worth a sentence."""
         if self.seconds <= _LEAST_SECONDS:
             return None
-        found = [x for x in self._all if x.calls]
-        calls = sum(x.calls for x in found)
-        overhead = _overhead(*max(found, key=lambda x: x.calls).sizes)
-        known = sum(x.calls * x.on_device(overhead) for x in found)
-        return Use(
-            seconds=self.seconds,
-            calls=calls,
-            # If the program waited for more, that was of operations outside of jit.
-            busy=min(self.seconds, max(known, self._waited)),
-            waited=self._waited,
-            ahead=self._ahead,
-            dispatch=calls * overhead,
-        )
+        called = [x for x in self._all if x.calls]
+        calls = sum(x.calls for x in called)
+        # About the same for all.
+        overhead = _overhead(*max(called, key=lambda x: x.calls).sizes)
+        takes = [(x.calls, statistics.median(x.samples) - overhead) for x in called]
+        known = sum(n * seconds for n, seconds in takes if seconds > 0)
+        # If the program waited for more, that was of operations outside of jit.
+        busy = min(self.seconds, max(known, self._waited))
+        ahead = min(self._ahead, self.seconds - busy)
+        return Use(self.seconds, calls, busy, self._waited, ahead, calls * overhead)
 
 
 @functools.cache
@@ -229,8 +218,7 @@ def _overhead(n_arguments: int, n_results: int) -> float:
     call = functools.partial(
         jax.jit(little, keep_unused=True), *[jax.numpy.zeros(())] * n_arguments
     )
-    time_call(call)
-    return statistics.median(time_call(call)[1] for _ in range(30))
+    return min(time_call(call)[1] for _ in range(30))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,36 +230,32 @@ class Use:
     calls: int
     # Of these seconds, those in which the device computed.
     busy: float
-    # The program waited for the device; and what it would save to run ahead of it.
+    # The program waited for the device; and what not one wait would save, at most.
     waited: float
     ahead: float
     # Of the calls, before anything is computed.
     dispatch: float
 
-    def saved_by_running_ahead(self) -> float:
-        """Seconds that not one wait would save, at most."""
-        return min(self.ahead, self.seconds - self.busy)
-
     def __str__(self) -> str:
         """Whether dispatch matters, in a sentence."""
-        idle, ahead = self.seconds - self.busy, self.saved_by_running_ahead()
-        when = f"of the {show_seconds(self.seconds)} from the first to the last call"
+        idle = self.seconds - self.busy
+        when = (
+            f"of the {show_seconds(self.seconds)} from the first to the last call "
+            "(without compilations)"
+        )
         if idle < _LITTLE * self.seconds:
             return (
-                f"The device was never idle for long: it computed for "
-                f"{self.busy / self.seconds:.0%} {when} (without compilations), so "
-                "nothing in dispatch matters here."
+                "The device was never idle for long: it computed for "
+                f"{1 - idle / self.seconds:.0%} {when}, so nothing in dispatch matters "
+                "here."
             )
         reasons: list[str] = []
         if self.dispatch >= _REASON * idle:
             reasons.append("its calls are short, and `lax.scan` over steps would help")
-        if ahead >= _REASON * idle:
+        if self.ahead >= _REASON * idle:
             reasons.append(
                 "Python waits for results, and fewer reads or `--async` would help, by "
-                f"{show_seconds(ahead)} at most"
+                f"{show_seconds(self.ahead)} at most"
             )
         why = "; ".join(reasons) or "Python does something else between the calls"
-        return (
-            f"The device was idle for {idle / self.seconds:.0%} {when} (without "
-            f"compilations): {why}."
-        )
+        return f"The device was idle for {idle / self.seconds:.0%} {when}: {why}."

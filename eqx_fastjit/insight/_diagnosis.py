@@ -13,13 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._describe import is_below
-from ._objects import (
-    is_literal,
-    module_of,
-    Object,
-    objects_of,
-)
-from ._table import Column, partition, Saved, Table
+from ._objects import is_literal, module_of, Object, objects_of
+from ._table import Column, Partition, partition, Saved, Table
 
 
 # Rules of calls of the same operations: they remove shapes and counts, not only what
@@ -134,21 +129,17 @@ def _deciding(table: Table, same: Sequence[Object]) -> Object | None:
 
     Rows that are alike in all else, and in it, are of one program, and not without it.
     """
-    known = [x for x in same if x.kind in ("number", "label", "object")]
     removed = {c for x in same for c in x.columns}
     rest = table.alike(x for x in table.columns if x not in removed)
 
-    def n_of(ids: Iterable[Any]) -> int:
-        return len({*ids})
+    def leaves_several(*ids: Partition) -> bool:
+        alike = [*zip(rest, *ids, strict=True)]
+        return len({*zip(alike, table.programs, strict=True)}) > len({*alike})
 
-    if n_of(zip(rest, table.programs, strict=True)) == n_of(rest):
+    if not leaves_several():
         return None
-    explains = [
-        x
-        for x in known
-        if n_of(zip(rest, x.ids, table.programs, strict=True))
-        == n_of(zip(rest, x.ids, strict=True))
-    ]
+    known = [x for x in same if x.kind in ("number", "label", "object")]
+    explains = [x for x in known if not leaves_several(x.ids)]
     # Of several with a value for each row, one that is no literal of the programs.
     return min(
         explains, key=lambda x: (x.count, is_literal(table, x.paths[0])), default=None

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -37,18 +38,11 @@ class Frame(NamedTuple):
     # Distinguishes the instructions of a line.
     instruction: tuple[int, int]
 
-    @property
-    def place(self) -> Place:
-        """The line."""
-        return Place(self.file, self.start[0], self.function)
-
 
 class Equation:
     """An equation in a `Scope`."""
 
-    def __init__(
-        self, equation: Any, frames: tuple[Frame, ...], inner: "tuple[Scope, ...]"
-    ):
+    def __init__(self, equation: Any, frames: tuple[Frame, ...], inner: "list[Scope]"):
         self.jax = equation
         self.name: str = equation.primitive.name
         # Where it was made, innermost frame first, JAX's own functions included.
@@ -68,8 +62,10 @@ class Equation:
     @property
     def place(self) -> Place:
         """The innermost line of the program's own; else of a library's."""
-        users = [x for x in self.path if is_users(x.file)]
-        return (users or self.path)[-1].place if self.path else UNKNOWN
+        path = [x for x in self.path if is_users(x.file)] or self.path
+        if not path:
+            return UNKNOWN
+        return Place(path[-1].file, path[-1].start[0], path[-1].function)
 
 
 class Scope:
@@ -83,55 +79,49 @@ class Scope:
         self.equations = equations
         self.size = sum(equation.size for equation in equations)
 
-    def walk(self) -> Iterator[Equation]:
-        """Each equation, as often as its call is made."""
+    def walk(self, around: Place = UNKNOWN) -> Iterator[tuple[Equation, Place]]:
+        """Each equation, as often as its call is made, with its line.
+
+        JAX's functions have the lines of whoever traced them first: here they have that
+        of the call, which is `around`.
+        """
         for equation in self.equations:
-            yield equation
+            place = around if self.is_jax else equation.place
+            yield equation, place
             for scope in equation.inner:
-                yield from scope.walk()
+                yield from scope.walk(place)
 
-    def distinct(self) -> "list[Scope]":
-        """This one and those inside; of those with the same jaxpr only the first."""
-        found: dict[int, Scope] = {}  # alive: they are in the trace
-
-        def visit(scope: Scope) -> None:
-            if found.setdefault(id(scope.jax), scope) is scope:
-                for equation in scope.equations:
-                    for inner in equation.inner:
-                        visit(inner)
-
-        visit(self)
-        return list(found.values())
+    @functools.cached_property
+    def calls(self) -> "Counter[Scope]":
+        """This one and those inside, outer ones first; how often each is called."""
+        found: Counter[Scope] = Counter([self])
+        for inner in (x for e in self.equations for x in e.inner):
+            found.update(inner.calls)
+        return found
 
 
 def read_jaxpr(jaxpr: Any) -> Scope:
     """A jaxpr, open or closed, with all that are inside."""
-    return _Reader().scope(jaxpr, ())
+    return _Reader().scope(jaxpr)
 
 
 class _Reader:
-    """Reads a jaxpr, and each code object that it comes from once."""
+    """Reads each jaxpr, and each instruction that equations come from, once."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int], Frame] = {}
-        # A function that is called often is there once, unless it is one of JAX's.
-        self._scopes: dict[Any, Scope] = {}
+        self._scopes: dict[int, Scope] = {}  # by `id`: the trace has all of them
 
-    def scope(self, jaxpr: Any, prefix: tuple[Frame, ...]) -> Scope:
-        """`prefix`: the frames of the call, if the function is one of JAX's."""
-        key = (id(opened(jaxpr)), prefix)
-        if key not in self._scopes:
-            equations = [self._equation(e, prefix) for e in opened(jaxpr).eqns]
-            self._scopes[key] = Scope(jaxpr, bool(prefix), equations)
-        return self._scopes[key]
+    def scope(self, jaxpr: Any, is_jax: bool = False) -> Scope:
+        number = id(opened(jaxpr))
+        if number not in self._scopes:
+            equations = [self._equation(e) for e in opened(jaxpr).eqns]
+            self._scopes[number] = Scope(jaxpr, is_jax, equations)
+        return self._scopes[number]
 
-    def _equation(self, equation: Any, prefix: tuple[Frame, ...]) -> Equation:
-        # JAX's functions have the frames of whoever traced them first.
-        frames = prefix or self._stack(equation)
-        inner = tuple(
-            self.scope(x, frames if _is_of_jax(x) else ()) for x in jaxprs_in(equation)
-        )
-        return Equation(equation, frames, inner)
+    def _equation(self, equation: Any) -> Equation:
+        inner = [self.scope(x, _is_of_jax(x)) for x in jaxprs_in(equation)]
+        return Equation(equation, self._stack(equation), inner)
 
     def _stack(self, equation: Any) -> tuple[Frame, ...]:
         """Innermost frame first, from the traced function on."""

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._facts import Place
@@ -13,11 +13,16 @@ from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._private import keeps_callbacks
 from ._profile import target
-from ._words import listed, plural, show_bytes, show_place, table
+from ._words import plural, show_bytes, show_place, table
 
 
-@dataclasses.dataclass(frozen=True)
-class LineCount:
+# Titles of tables.
+_LINES = "Equations by source line"
+_LOOPS = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
+_CONSTANTS = "Captured constants (large arrays compile faster as arguments)"
+
+
+class LineCount(NamedTuple):
     """Equations that come from one line of the user's program."""
 
     place: Place
@@ -52,14 +57,10 @@ class Inspection:
         if self.calls_back:
             refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
             title += f"\nIt calls back into Python: calls block{refused}"
-        lines = [
-            (
-                x.equations,
-                show_place(x.place),
-                listed(f"{k} {n}" for k, n in x.primitives),
-            )
-            for x in self.lines
-        ]
+        lines: list[Any] = []
+        for x in self.lines:
+            most = ", ".join(f"{name} {n}" for name, n in x.primitives)
+            lines.append((x.equations, show_place(x.place), most))
         loops: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
@@ -69,21 +70,9 @@ class Inspection:
             for x in self.constants
         ]
         tables = [
-            table(
-                "Equations by source line",
-                ("equations", "line", "most frequent"),
-                lines,
-            ),
-            table(
-                "Unrolled Python loops (`jax.lax.scan` compiles the body once)",
-                ("iterations", "equations", "loop", "with scan"),
-                loops,
-            ),
-            table(
-                "Captured constants (large arrays compile faster as arguments)",
-                ("size", "name", "type", "used at"),
-                constants,
-            ),
+            table(_LINES, ("equations", "line", "most frequent"), lines),
+            table(_LOOPS, ("iterations", "equations", "loop", "with scan"), loops),
+            table(_CONSTANTS, ("size", "name", "type", "used at"), constants),
         ]
         return "\n\n".join([title, *filter(None, tables)])
 
@@ -128,12 +117,9 @@ def inspect(f: Any, *args: Any, **kwargs: Any) -> Inspection:
 
 def _lines(scope: Scope) -> tuple[LineCount, ...]:
     """The lines with the most equations first."""
-    lines: dict[Place, Counter[str]] = collections.defaultdict(Counter)
-    for equation in scope.walk():
+    found: dict[Place, Counter[str]] = collections.defaultdict(Counter)
+    for equation, place in scope.walk():
         if not equation.is_call:
-            lines[equation.place][equation.name] += 1
-    counts = [
-        LineCount(place, c.total(), tuple(c.most_common(3)))
-        for place, c in lines.items()
-    ]
-    return tuple(sorted(counts, key=lambda x: (-x.equations, x.place)))
+            found[place][equation.name] += 1
+    lines = [LineCount(x, n.total(), tuple(n.most_common(3))) for x, n in found.items()]
+    return tuple(sorted(lines, key=lambda x: (-x.equations, x.place)))

@@ -27,9 +27,9 @@ _LEAST_SECONDS, _NAMED = 0.2, 3
 class Look(NamedTuple):
     """What is to be seen in a program."""
 
-    # Whether it calls back into Python; and by more than the checks of Equinox.
+    # Whether it calls back into Python; and whether only for checks of Equinox.
     calls_back: bool = False
-    has_own_callbacks: bool = False
+    only_checks: bool = False
     equations: int = 0
     # The largest constants, if they may add to compiling; and how much, at most.
     constants: tuple[Constant, ...] = ()
@@ -47,32 +47,29 @@ def look(event: Event, jaxpr: Any) -> Look:
     with contextlib.suppress(Exception):
         if is_operation(event):
             return Look(operation=operation(jaxpr))
-        is_long = event.seconds >= _LEAST_SECONDS and not event.cached
         # Only lowering tells of primitives that are not JAX's: it would take long.
         calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
-        out = Look(calls_back, calls_back)
+        is_long = event.seconds >= _LEAST_SECONDS and not event.cached
         if jaxpr is None or not (is_long or calls_back):
             return out
         scope = read_jaxpr(jaxpr)
-        equations = (e for x in scope.distinct() for e in x.equations)
-        out = out._replace(has_own_callbacks=any(map(_is_own_callback, equations)))
+        equations = (e for x in scope.calls for e in x.equations)
+        only_checks = calls_back and not any(map(_is_own_callback, equations))
+        out = Look(calls_back, only_checks)
         if is_long:
             source = None if event.is_outside else ENGINE.active().flat.source
             function = function_in_jit() if event.is_outside else source and source()
-            found = find_constants(scope, function)
-            most = seconds_of_constants(scope, found)
-            out = out._replace(
-                equations=scope.size, loops=find_loops(scope, outermost=True)
-            )
-            if most > _LEAST_SECONDS:
-                out = out._replace(constants=found[:_NAMED], most_by_constants=most)
+            constants = find_constants(scope, function)
+            most = seconds_of_constants(scope, constants)
+            named = constants[:_NAMED] if most > _LEAST_SECONDS else ()
+            loops = find_loops(scope, outermost=True)
+            out = Look(*out[:2], scope.size, named, most, loops)
     return out
 
 
 def _is_own_callback(equation: Equation) -> bool:
     """Whether an equation calls a function that is not Equinox's."""
-    if not is_callback(equation.name):
-        return False
     function = equation.jax.params.get("callback")
     function = getattr(function, "callback_func", function)
-    return not getattr(function, "__module__", "").startswith("equinox.")
+    is_equinox = getattr(function, "__module__", "").startswith("equinox.")
+    return is_callback(equation.name) and not is_equinox

@@ -30,7 +30,7 @@ class UnrolledLoop:
     place: Place
     # How often its body was executed: of a loop within another one, in all.
     iterations: int
-    # In all iterations, loops inside included.
+    # In all iterations of all calls, loops inside included.
     equations: int
     # Whether all iterations, but for one at most, have the same shapes, which a `scan`
     # requires.
@@ -100,45 +100,35 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
     `outermost`: those that a `scan` could have; of loops in one another, the outer one.
     """
     _loops_in.cache_clear()  # a file may have been edited
-    members: dict[Place, list[Equation]] = {}
-    executed: dict[Place, list[int]] = {}
-    for inner in scope.distinct():
-        if not inner.is_jax:
-            _add(inner, members, executed)
-    loops: list[UnrolledLoop] = []
-    taken: set[Equation] = set()
-    sizes = {place: sum(e.size for e in members[place]) for place in executed}
+    around = functools.cache(_loops_around)
+    members: dict[Place, list[Equation]] = collections.defaultdict(list)
+    # By innermost loop, and the user's call in it: how often each equation is there.
+    times: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
+    sizes: Counter[Place] = Counter()
+    for inner, calls in scope.calls.items():
+        for e in () if inner.is_jax else inner.equations:
+            loops = around(e.path)
+            for place in loops:
+                members[place].append(e)
+                sizes[place] += calls * e.size
+            if loops:
+                call = tuple(frame for frame in e.path if is_users(frame.file))
+                times[loops[-1], inner, call][e.name, e.frames] += 1
     # A loop with nothing but loops in it is in the count of these.
+    executed: dict[Place, list[int]] = collections.defaultdict(list)
+    for (place, *_), counts in times.items():
+        executed[place].append(_times(sorted(counts.values())))
+    found: list[UnrolledLoop] = []
+    taken: set[Equation] = set()
     for place in sorted(executed, key=lambda x: -sizes[x]):
         equations, n = members[place], statistics.median_low(executed[place])
         loop = UnrolledLoop(place, n, sizes[place], _is_uniform(equations, n))
         is_outer = loop.uniform and taken.isdisjoint(equations)
         if n >= _MIN_ITERATIONS and (is_outer or not outermost):
-            loops.append(loop)
-            inside = [x for e in equations for scope in e.inner for x in scope.walk()]
+            found.append(loop)
+            inside = [x for e in equations for s in e.inner for x, _ in s.walk()]
             taken.update(equations, inside)
-    return tuple(loops)
-
-
-def _add(
-    scope: Scope,
-    members: dict[Place, list[Equation]],
-    executed: dict[Place, list[int]],
-) -> None:
-    """Note the equations in each loop, and how often its instructions were executed."""
-    around = functools.cache(_loops_around)
-    counts = Counter((e.name, e.frames) for e in scope.equations)
-    # By the user's call in the body of a loop: how often each equation is there.
-    times: dict[Any, dict[Any, int]] = collections.defaultdict(dict)
-    for e in scope.equations:
-        loops = around(e.path)
-        for place in loops:
-            members.setdefault(place, []).append(e)
-        if loops:
-            call = tuple(frame for frame in e.path if is_users(frame.file))
-            times[loops[-1], call][e.name, e.frames] = counts[e.name, e.frames]
-    for (place, _), found in times.items():
-        executed.setdefault(place, []).append(_times(sorted(found.values())))
+    return tuple(found)
 
 
 def _times(counts: list[int]) -> int:
@@ -173,9 +163,8 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
         types[e.name, e.frames][f"{both} {params}"] += 1
     least = iterations - 1
     # What is there less often is of one iteration.
-    often = [found for found in types.values() if found.total() >= least]
     return all(
-        max(found.values()) >= least
-        and all(n == 1 or n >= least for n in found.values())
-        for found in often
+        iterations * sum(n for n in found.values() if n < least) <= found.total()
+        for found in types.values()
+        if found.total() >= least
     )

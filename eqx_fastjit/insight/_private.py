@@ -23,19 +23,18 @@ def raw_frames(equation: Any) -> list[tuple[Any, int]]:
     Empty if this version of JAX does not tell.
     """
     try:
-        codes, instructions = equation.source_info.traceback.raw_frames()
+        return list(zip(*equation.source_info.traceback.raw_frames(), strict=True))
     except (AttributeError, TypeError, ValueError):
         return []
-    return list(zip(codes, instructions, strict=True))
 
 
-# Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
-# function to use in its place.
-Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
+def hook_waits(
+    wrap: Callable[[Callable[..., Any], str], Any], until: contextlib.ExitStack
+) -> list[str]:
+    """Wrap each function in which Python waits for the device, until `until` closes.
 
-
-def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
-    """Wrap each function in which Python waits for the device, `until` closes.
+    `wrap` is given a function, and whether it reads a "value", "blocks" or is of
+    "numpy", and returns the function to use in its place.
 
     Whatever reads a value (`float(x)`, `print(x)`, `x.item()`, `jax.device_get`) comes
     to one property of JAX's arrays. NumPy reads the memory of an array on the host
@@ -71,29 +70,27 @@ _JIT_FILE = try_resolve("jax._src.pjit:__file__")
 
 def function_in_jit() -> Any:
     """The Python function that `jax.jit` is compiling in this thread, or `None`."""
-    return _local_in_jit("fun")
+    return _locals_in_jit("fun")[0]
 
 
 def arguments_in_jit() -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that this function was called with; none if they are not known."""
-    args, kwargs = (_local_in_jit(name, beside="fun") for name in ("args", "kwargs"))
+    _, args, kwargs = _locals_in_jit("fun", "args", "kwargs")
     return args or (), kwargs or {}
 
 
 def jaxpr_in_jit() -> Any:
     """Its jaxpr, which may be closed, or `None`."""
-    return _local_in_jit("jaxpr")
+    return _locals_in_jit("jaxpr")[0]
 
 
-def _local_in_jit(name: str, beside: str = "") -> Any:
-    """A variable of the innermost of JAX's running functions that has it."""
+def _locals_in_jit(*names: str) -> list[Any]:
+    """Variables of the innermost of JAX's running functions that has them all."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
-        if code.co_filename == _JIT_FILE and {name, beside or name} <= {
-            *code.co_varnames
-        }:
-            return frame.f_locals.get(name)
-    return None
+        if code.co_filename == _JIT_FILE and {*names} <= {*code.co_varnames}:
+            return [frame.f_locals.get(name) for name in names]
+    return [None] * len(names)
 
 
 def keeps_callbacks() -> bool:

@@ -1,21 +1,19 @@
 """`profile`: what a call costs, and where Python spends the time."""
 
 # Of JAX's functions not all have types. A jitted function is called in other ways than
-# a user calls it. Callables may be anything.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-# pyright: reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportFunctionMemberAccess=false
-# pyright: reportAttributeAccessIssue=false
+# a user calls it.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false, reportFunctionMemberAccess=false
 
 import collections
 import dataclasses
 import functools
 import importlib.util
-import os
 import re
 import statistics
 import time
 from collections.abc import Callable
+from os import sep
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -100,8 +98,8 @@ def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
     **Returns:**
 
     A `Profile`: the timings of warm calls, the tree that pyinstrument (if installed)
-    draws of what Python did under each of them, and one sentence on what can be saved.
-    It takes a few seconds, beyond compiling the function under both libraries.
+    draws of what Python did in those under `eqx_fastjit`, and one sentence on what is
+    saved. It takes a few seconds, beyond compiling the function under both libraries.
 
     **Raises:**
 
@@ -111,7 +109,7 @@ def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
     calls = _contenders(it)
     timings = _time_calls(calls)
     has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
-    session = _sampled(calls) if has_pyinstrument else None
+    session = _sampled(calls[OURS]) if has_pyinstrument else None
     return Profile(it.name, timings, session, _conclusion(timings))
 
 
@@ -150,30 +148,21 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
 
 
 def _contenders(it: Target) -> dict[str, Callable[[], Any]]:
-    """Warm calls of a function, jitted in each way: functions that the tree names."""
-    jitted, theirs = filter_jit(it.fun), equinox_filter_jit(it.fun)
-
-    def eqx_fastjit() -> Any:
-        return jitted(*it.args, **it.kwargs)
-
-    def equinox() -> Any:
-        return theirs(*it.args, **it.kwargs)
-
-    result = eqx_fastjit()
-    # What `jax.jit` of the arrays alone takes: the program that has been compiled.
+    """Calls of a function, jitted in each way, which have been compiled."""
+    jitted = filter_jit(it.fun)
+    ours = functools.partial(jitted, *it.args, **it.kwargs)
+    theirs = functools.partial(equinox_filter_jit(it.fun), *it.args, **it.kwargs)
+    # To block on a Module, Python flattens it. So it does after a flat call as well:
+    # that time is not overhead.
+    result, _ = ours(), theirs()
+    # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     bound = jitted._bind(*it.args, **it.kwargs)
     _, specialization, arrays = jitted._function.specialization_for(bound)
-
-    def jax_jit() -> Any:
-        # To block on a Module, Python flattens it. So it does after a flat call as
-        # well: that time is not overhead.
-        return specialization.jitted(*arrays), result
-
-    calls: dict[str, Callable[[], Any]]
-    calls = {OURS: eqx_fastjit, FLAT: jax_jit, EQUINOX: equinox}
-    for call in calls.values():
-        time_call(call)
-    return calls
+    return {
+        OURS: ours,
+        FLAT: lambda: (specialization.jitted(*arrays), result),
+        EQUINOX: theirs,
+    }
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
@@ -181,7 +170,6 @@ def _conclusion(timings: dict[str, Timing]) -> str:
     ours, flat, theirs = timings[OURS], timings[FLAT], timings[EQUINOX]
     saved = [b - a for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
     low, saving, high = statistics.quantiles(saved, n=4, method="inclusive")
-    saving = max(0.0, saving)
     is_little = low < _MATTERS * theirs.ready
     return (
         f"A call takes {show_seconds(ours.ready)}, where `jax.jit` of flat arrays "
@@ -189,7 +177,7 @@ def _conclusion(timings: dict[str, Timing]) -> str:
         f"{show_seconds(theirs.ready)}: it saves {show_seconds(saving)} "
         f"({saving / theirs.ready:.0%} of Equinox's call; {show_seconds(low)} to "
         f"{show_seconds(high)} in half of the rounds), so it matters"
-        f"{' little' * is_little}: 10,000 calls save {show_seconds(1e4 * saving)}."
+        f"{' little' * is_little}."
     )
 
 
@@ -197,20 +185,15 @@ def _conclusion(timings: dict[str, Timing]) -> str:
 
 
 def _time_calls(calls: dict[str, Callable[[], Any]]) -> dict[str, Timing]:
-    """Time calls that have been compiled.
-
-    Each is made until its result is ready before the next begins.
-    """
-    fastest = min(time_call(call)[1] for call in calls.values())
-    n = 1 + int(_ROUND_SECONDS / fastest)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    """Time calls that have been compiled, each until its result is ready."""
+    n = 1 + int(_ROUND_SECONDS / min(time_call(call)[1] for call in calls.values()))
+    rounds: list[list[tuple[float, float]]] = []
     end = time.perf_counter() + _TIMING_SECONDS
-    while len(found[OURS]) < _LEAST_ROUNDS or time.perf_counter() < end:
-        for name, call in calls.items():
-            found[name].append(time_call(call, n))
+    while len(rounds) < _LEAST_ROUNDS or time.perf_counter() < end:
+        rounds.append([time_call(call, n) for call in calls.values()])
     out: dict[str, Timing] = {}
-    for name, rounds in found.items():
-        returns, ready = zip(*rounds, strict=True)
+    for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
+        returns, ready = zip(*times, strict=True)
         out[name] = Timing(statistics.median(returns), statistics.median(ready), ready)
     return out
 
@@ -232,15 +215,14 @@ def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
 # --- pyinstrument ---------------------------------------------------------------------
 
 
-def _sampled(calls: dict[str, Callable[[], Any]]) -> Any:
-    """Pyinstrument's session of warm calls, of each jit for as long."""
+def _sampled(call: Callable[[], Any]) -> Any:
+    """Pyinstrument's session of calls."""
     from pyinstrument import Profiler
 
     with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
-        for call in calls.values():
-            end = time.perf_counter() + _SAMPLING_SECONDS
-            while time.perf_counter() < end:
-                jax.block_until_ready(call())
+        end = time.perf_counter() + _SAMPLING_SECONDS
+        while time.perf_counter() < end:
+            jax.block_until_ready(call())
     return profiler.last_session
 
 
@@ -255,16 +237,12 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
     tree.render_preamble = lambda session: ""  # a logo and a clock
     if show_all:
         tree.processors.remove(group_library_frames_processor)
-    lines = map(str.rstrip, tree.render(session).strip().split("\n"))
-    text = "\n".join(lines)
+    text = re.sub(" +$", "", tree.render(session).strip(), flags=re.M)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 
 
 # In these, a function is traced, compiled or run as a whole.
-_JITTING = tuple(
-    x.replace("/", os.sep)
-    for x in ("jax/_src/pjit.py", "equinox/_jit.py", "eqx_fastjit/_traced.py")
-)
+_JITTING = (f"{JAX[0]}_src{sep}pjit.py", f"equinox{sep}_jit.py", f"{JAX[1]}_traced.py")
 # In these, Python waits for a result.
 _READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
 

@@ -11,12 +11,13 @@ import inspect
 import linecache
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import is_users, Place
-from eqx_fastjit._statics import has_only_identity
+
+from ._describe import argument_of, is_below
 
 
 MISSING = object()
@@ -25,137 +26,106 @@ MISSING = object()
 class Read(NamedTuple):
     """Where a function reads a value."""
 
-    # A variable; what is read of it: attributes, and keys of dictionaries in a tuple.
-    steps: tuple[Any, ...]
+    # As in the source, `cfg['lr']`, and its expression there.
+    path: str
+    expression: ast.AST
     place: Place
-    function: weakref.ref[types.FunctionType]
-    # Of the arguments, those that are plain objects.
-    arguments: Mapping[str, Any]
-
-    @property
-    def path(self) -> str:
-        """As in the source: `cfg['lr']`."""
-        name, *steps = self.steps
-        texts = (f"[{x[0]!r}]" if isinstance(x, tuple) else f".{x}" for x in steps)
-        return name + "".join(texts)
+    function: Callable[[], types.FunctionType | None]
+    # Of the arguments, those of which attributes may change.
+    arguments: Mapping[str, Callable[[], Any]]
 
     def value(self) -> Any:
-        """What would be read now; `MISSING` if that is gone."""
-        (name, *steps), function = self.steps, self.function()
-        if function is None:
-            return MISSING
-        code, value = function.__code__, self.arguments.get(name, MISSING)
-        if name in code.co_freevars:
-            cell = (function.__closure__ or ())[code.co_freevars.index(name)]
-            with contextlib.suppress(ValueError):  # it is empty
-                value = cell.cell_contents
-        elif name not in (*code.co_varnames, *code.co_cellvars):
-            value = function.__globals__.get(name, MISSING)
-        for step in steps:
-            if not isinstance(step, tuple):
-                value = inspect.getattr_static(value, step, MISSING)
-            else:
-                value = value.get(step[0], MISSING) if type(value) is dict else MISSING
-        return value
+        """What would be read now; `MISSING` if that is gone, or not known."""
+        return self.value_of(self.expression)
 
-
-def plain_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those arguments that only equal themselves, as objects with attributes do."""
-    others = type, types.FunctionType, types.ModuleType
-    found = weakref.WeakValueDictionary[str, Any]()
-    for name, x in arguments.items():
-        is_plain = has_only_identity(x) and not isinstance(x, others)
-        if is_plain and type(x).__weakrefoffset__:  # it can be referred to weakly
-            found[name] = x
-    return found
+    def value_of(self, expression: ast.AST) -> Any:
+        """The value of a part of the expression."""
+        function = self.function()
+        match expression:
+            case ast.Attribute(value=inner, attr=name):
+                return inspect.getattr_static(self.value_of(inner), name, MISSING)
+            case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+                found: Any = self.value_of(inner)
+                return found.get(key, MISSING) if type(found) is dict else MISSING
+            case ast.Name(id=name) if name in self.arguments:
+                return self.arguments[name]()
+            case ast.Name(id=name) if function is not None:
+                code, free = function.__code__, function.__code__.co_freevars
+                if name not in (*free, *code.co_varnames, *code.co_cellvars):
+                    return function.__globals__.get(name, MISSING)
+                with contextlib.suppress(ValueError):  # it is none, or empty
+                    return (function.__closure__ or ())[free.index(name)].cell_contents
+        return MISSING
 
 
 def reads_of(
-    function: Any, arguments: Mapping[str, Any] | None = None, depth: int = 2
+    function: Any,
+    arguments: Mapping[str, Callable[[], Any]] | None = None,
+    depth: int = 2,
 ) -> Iterator[Read]:
     """What a function reads, and those of the user's functions that it calls.
 
-    Of arguments, only what is in the given ones, which are plain objects.
+    Of arguments, only what is in the given ones.
     """
     function = source_of(function)
     if function is None or not is_users(function.__code__.co_filename):
         return
     code = function.__code__
-    for steps, line in _steps_in(code).items():
-        place = Place(code.co_filename, line, code.co_qualname)
-        read = Read(steps, place, weakref.ref(function), arguments or {})
+    for path, node in _read_in(code).items():
+        place = Place(code.co_filename, node.lineno, code.co_qualname)
+        read = Read(path, node, place, weakref.ref(function), arguments or {})
         value = read.value()
         if value is not MISSING:
             yield read
         if depth and callable(value):
-            owner = read._replace(steps=steps[:-1]).value() if steps[1:] else None
-            method = inspect.getattr_static(type(owner), steps[-1], None)
-            is_method = value is method and isinstance(value, types.FunctionType)
-            parameter = value.__code__.co_varnames[:1] if is_method else ()
-            inside = plain_of(dict.fromkeys(parameter, owner))
+            inside: dict[str, Any] = {}
+            if isinstance(value, types.FunctionType) and isinstance(
+                node, ast.Attribute
+            ):
+                owner = functools.partial(read.value_of, node.value)
+                if inspect.getattr_static(type(owner()), node.attr, None) is value:
+                    inside = dict.fromkeys(value.__code__.co_varnames[:1], owner)
             yield from reads_of(value, inside, depth - 1)
 
 
-# --- what code reads ------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=1024)
-def _steps_in(code: types.CodeType) -> dict[tuple[Any, ...], int]:
-    """What code reads and does not write, functions defined inside included; and the
-    line that does first.
+def _read_in(code: types.CodeType) -> dict[str, Any]:
+    """What code reads and does not write, functions defined inside included: the first
+    expression of each.
     """
-    read: dict[tuple[Any, ...], int] = {}
-    written: set[tuple[Any, ...]] = set()
-    known = _accesses("".join(linecache.getlines(code.co_filename)))
-    positions: Iterable[Any] = code.co_positions()
-    for position in filter(known.__contains__, positions):
-        steps, is_read = known[position]
-        if is_read:
-            read.setdefault(steps, position[0])
+    read: dict[str, Any] = {}
+    written: set[str] = set()
+    for node in map(expressions_in(code.co_filename).get, code.co_positions()):
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            continue
+        elif isinstance(node.ctx, ast.Load):
+            read.setdefault(ast.unparse(node), node)
         else:
-            written.add(steps)
+            written.add(ast.unparse(node))
     for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
         variables = *inner.co_varnames, *inner.co_cellvars
-        inside = _steps_in(inner).items()
-        read = {x: n for x, n in inside if x[0] not in variables} | read
+        inside = _read_in(inner).items()
+        read = {p: x for p, x in inside if argument_of(p) not in variables} | read
     return {
-        steps: line
-        for steps, line in read.items()
-        if written.isdisjoint(steps[: i + 1] for i in range(len(steps)))
+        path: node
+        for path, node in read.items()
+        if not any(path == x or is_below(path, x) for x in written)
     }
 
 
-@functools.lru_cache(maxsize=16)
-def _accesses(source: str) -> dict[Any, tuple[tuple[Any, ...], bool]]:
-    """The variables, attributes and entries in a file's text, and which ones are read.
+def expressions_in(file: str) -> dict[Any, ast.expr]:
+    """The expressions in a file by their positions, which instructions have, too."""
+    return _expressions_in("".join(linecache.getlines(file)))
 
-    By their positions, which are those of instructions.
-    """
+
+@functools.lru_cache(maxsize=16)
+def _expressions_in(source: str) -> dict[Any, ast.expr]:
     try:
-        nodes: list[Any] = list(ast.walk(ast.parse(source)))
+        nodes = [x for x in ast.walk(ast.parse(source)) if isinstance(x, ast.expr)]
     # Of code that is nested too deeply for the parser; or of no Python.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     return {
-        (x.lineno, x.end_lineno, x.col_offset, x.end_col_offset): (
-            steps,
-            isinstance(x.ctx, ast.Load),
-        )
-        for x in nodes
-        if (steps := _steps_of(x))
+        (x.lineno, x.end_lineno, x.col_offset, x.end_col_offset): x
+        for x in reversed(nodes)  # of several, the outermost
     }
-
-
-def _steps_of(node: Any) -> tuple[Any, ...]:
-    """`cfg["lr"]` as `("cfg", ("lr",))`; empty if it is none."""
-    match node:
-        case ast.Name():
-            return (node.id,)
-        case ast.Attribute():
-            step = node.attr
-        case ast.Subscript(slice=ast.Constant(value=str() | int() as key)):
-            step = (key,)
-        case _:
-            return ()
-    inside = _steps_of(node.value)
-    return inside and (*inside, step)

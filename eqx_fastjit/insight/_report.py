@@ -99,7 +99,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
     busy = tuple(_busy(run))
     if run.device is not None and not busy:  # of others' work, waits are not known
-        rows += row_of_waits(run.waits, run.device.saved_by_running_ahead())
+        rows += row_of_waits(run.waits, run.device.ahead)
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
     rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
     programs: list[tuple[Any, float]] = [

@@ -8,7 +8,7 @@ that these change. It is a finding only if such a trace is called again.
 import contextlib
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,44 +16,43 @@ import numpy as np
 
 from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import aval_of
-from eqx_fastjit._statics import DYNAMIC, state_of
+from eqx_fastjit._statics import DYNAMIC, has_only_identity, state_of
 from eqx_fastjit._texts import describe_static
 
 from ._events import Event
-from ._reads import MISSING, plain_of, Read, reads_of
+from ._reads import MISSING, Read, reads_of
 from ._rules import part_of, Row
 from ._why import line_of, name_of
 
 
 # Values that are compared; anything else may change without being another one. And
-# the bytes up to which an array of NumPy is.
+# the bytes up to which an array of NumPy is, which may be written to.
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 _MAX_BYTES = 4096
 
 
 class _Value(NamedTuple):
-    """A value as it was after a trace. It keeps no array alive."""
+    """A value as it was after a trace."""
 
     event: Event
     read: Read
     text: str
-    # Whether another one is the same.
-    is_same: Callable[[Any], bool]
+    state: Any
 
 
-def _same_as(value: Any) -> Callable[[Any], bool] | None:
-    """Whether another value is the same; `None` if that cannot be known."""
+def _state(value: Any) -> Any:
+    """What tells a value from another one; `None` if that is not known."""
     if isinstance(value, jax.Array):
-        array = weakref.ref(value)
-        return lambda x: x is array()
-    if isinstance(value, np.ndarray):  # which may be written to
-        if value.nbytes > _MAX_BYTES or value.dtype.hasobject:
-            return None
-        state = state_of(value)
-        return lambda x: isinstance(x, np.ndarray) and state_of(x) == state
-    if type(value) not in _VALUES:
-        return None
-    return lambda x: x is value or (type(x), x) == (type(value), value)
+        return weakref.ref(value)
+    if isinstance(value, np.ndarray | np.generic):
+        is_small = value.nbytes <= _MAX_BYTES and not value.dtype.hasobject
+        return state_of(value) if is_small else None
+    return (type(value), value) if type(value) in _VALUES else None
+
+
+def _is_same(value: Any, state: Any) -> bool:
+    is_array = isinstance(state, weakref.ref)
+    return state() is value if is_array else _state(value) == state
 
 
 class StaleValues:
@@ -71,31 +70,39 @@ class StaleValues:
         if specialization is None or not is_call:
             return
         flat = specialization.flat
-        values = self._read.setdefault(flat, [])
         for read in reads_of(flat.source and flat.source(), _plain_arguments(flat)):
             value = read.value()
-            if (is_same := _same_as(value)) is not None:
-                values.append(_Value(event, read, describe_static(value), is_same))
+            if (state := _state(value)) is not None:
+                known = _Value(event, read, describe_static(value), state)
+                self._read.setdefault(flat, []).append(known)
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
         """What is traced as `flat` is about to be called, outside of all traces."""
-        for value in self._read.get(flat, ()):
-            event, read = value.event, value.read
-            now = read.value()
-            if now is MISSING or value.is_same(now):
+        for event, read, text, state in self._read.get(flat, ()):
+            value, key = read.value(), (event.function.key(), read.path)
+            if value is MISSING or key in self._found or _is_same(value, state):
                 continue
-            key = event.function.key(), read.path
             avals = [aval for aval, _ in event.arrays]
-            # Calls with others have a trace of their own.
-            if key not in self._found and [*map(aval_of, arrays)] == avals:
-                self._found[key] = _row(value, now)
+            if [*map(aval_of, arrays)] != avals:
+                continue  # for others it is traced again
+            new, name = describe_static(value), name_of(event.function)
+            facts = {
+                "path": read.path,
+                "first": text,
+                "last": f"another {new}" if new == text else new,
+                "function": name,
+            }
+            fields: Any = {"path": read.path, "values": (text, new), "line": read.place}
+            part = part_of("stale-value", facts, **fields)
+            line = line_of(event) or event.function.place
+            self._found[key] = Row(name, (part,), line)
 
     def found(self) -> list[Row]:
         """The values that changed before a call that did not see it."""
         return list(self._found.values())
 
 
-def _plain_arguments(flat: Any) -> Mapping[str, Any]:
+def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:
     """The arguments that are compared by identity, whatever their attributes are."""
     arguments: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # of a class that is not built of `None`
@@ -104,18 +111,6 @@ def _plain_arguments(flat: Any) -> Mapping[str, Any]:
     for x in tuple(arguments.values()):
         if isinstance(x, types.MethodType):  # what is jitted, and its instance
             arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
-    return plain_of(arguments)
-
-
-def _row(value: _Value, now: Any) -> Row:
-    event, new = value.event, describe_static(now)
-    path, name = value.read.path, name_of(event.function)
-    last = f"another {new}" if new == value.text else new
-    part = part_of(
-        "stale-value",
-        {"path": path, "first": value.text, "last": last, "function": name},
-        path=path,
-        values=(value.text, new),
-        line=value.read.place,
-    )
-    return Row(name, (part,), line_of(event) or event.function.place)
+    # (An object of a class with slots alone cannot be referred to weakly.)
+    plain = {k: x for k, x in arguments.items() if type(x).__weakrefoffset__}
+    return {k: weakref.ref(x) for k, x in plain.items() if has_only_identity(x)}

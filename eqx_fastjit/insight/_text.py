@@ -67,12 +67,11 @@ def compilations(
 ) -> Iterator[list[Line]]:
     """Each compilation: why, and the leaves that differ."""
     for event, reason in reasons_of(events, before):
-        if event.compile:
-            cached = ", read from the cache" * event.cached
-            title = f"{title_of(event.function)}: {reason.cause}{cached}"
-            below = [f"called at {show_chain(event.frames)}", *reason.texts]
-            seconds = show_seconds(event.seconds)
-            yield [Line(seconds, title), *(Line("", text) for text in below)]
+        cached = ", read from the cache" * event.cached
+        title = f"{title_of(event.function)}: {reason.cause}{cached}"
+        below = [f"called at {show_chain(event.frames)}", *reason.texts]
+        lines = (Line("", text) for text in below)
+        yield [Line(show_seconds(event.seconds), title), *lines]
 
 
 def as_text(

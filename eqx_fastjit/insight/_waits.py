@@ -8,10 +8,10 @@ Reading values less often saves what Python and the device would do at the same 
 what the device computes, it saves nothing.
 """
 
+import ast
 import dataclasses
 import functools
 import itertools
-import linecache
 import sys
 from collections.abc import Iterable, Sequence
 from types import CodeType
@@ -24,17 +24,13 @@ from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit._function import Function
 
+from ._reads import expressions_in
 from ._rules import part_of, Row
 from ._words import shortened, show_seconds
 
 
-# What waits if a jitted call does not return before its result is ready. The first one
-# waits in any case: it has a host callback or large NumPy arrays, or is on several CPU
-# devices. The other one waits unless it is asynchronous.
-HAS_TO_BLOCK = "a jitted call that has to block"
+# What waits if a jitted call does not return before its result is ready.
 JITTED_CALL = "a jitted call that blocks"
-# Shorter waits do not count: the device was done, and the value was only copied.
-_SHORTEST = 50e-6
 
 
 @dataclasses.dataclass
@@ -42,25 +38,16 @@ class Wait:
     """All waits of one expression in a line of source. Times are in seconds."""
 
     place: Place
-    # The source of the expression, such as `float(loss)`; or one of those above.
+    # The source of the expression, such as `float(loss)`; or the text above.
     what: str
     count: int = 0
     seconds: float = 0.0
     # How often it was evaluated, also if there was nothing to wait for.
     reads: int = 0
-    # Whether it is no single number with a fraction, such as a loss, and so may decide
-    # what follows.
+    # Whether the program cannot do without: the value is no single number with a
+    # fraction, such as a loss, and so may decide what follows; or a call has a host
+    # callback or large NumPy arrays, or is on several CPU devices.
     decides: bool = False
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the program cannot do without."""
-        return self.decides or self.what == HAS_TO_BLOCK
-
-
-def is_long(seconds: float) -> bool:
-    """Whether it is a wait: else the device was done, and the value only copied."""
-    return seconds >= _SHORTEST
 
 
 def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
@@ -69,25 +56,25 @@ def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
     `kind` and `args` are those of the function that has (`_private.hook_waits`).
     """
     # The innermost frame of the program itself, and the function that it called.
-    frame, called, blocks = sys._getframe(1), "", JITTED_CALL
+    frame, called, has_to_block = sys._getframe(1), "", False
     while not _is_written_by_user(frame.f_code):
         if frame.f_back is None:
             return None
         if frame.f_code is Function.complete_call.__code__:
             call = frame.f_locals  # by what the engine knows
-            if call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS:
-                blocks = HAS_TO_BLOCK
+            has_to_block = call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS
         called, frame = frame.f_code.co_name, frame.f_back
     code = frame.f_code
-    what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
-    # The program called neither `block_until_ready` nor a function that did.
-    if kind == "blocks" and called not in ("watched", "block_until_ready"):
-        what = blocks
-    x: Any = args[0] if args else None
-    is_single = getattr(x, "size", 0) == 1
-    is_number = is_single and jax.numpy.issubdtype(x.dtype, np.inexact)
     place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-    return Wait(place, what, decides=kind != "blocks" and not is_number)
+    what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
+    if kind == "blocks":
+        # The program called `block_until_ready`, or a function that did.
+        is_its_own = called in ("watched", "block_until_ready")
+        what = what if is_its_own else JITTED_CALL
+        return Wait(place, what, decides=bool(has_to_block))
+    x: Any = args[0]
+    is_number = x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact)
+    return Wait(place, what, decides=not is_number)
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
@@ -102,7 +89,7 @@ def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
     """
-    found = [x for x in waits if x.count and not x.is_needed]
+    found = [x for x in waits if x.count and not x.decides]
     if not found or saves <= 0:
         return []
     first = max(found, key=lambda x: x.seconds)
@@ -120,17 +107,7 @@ def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
 
 @functools.lru_cache(maxsize=4096)
 def _expression_at(code: CodeType, instruction: int) -> str:
-    """The source of the expression that an instruction belongs to, in a line.
-
-    Empty if it is not known.
-    """
+    """The expression that an instruction belongs to; empty if it is not known."""
     positions = itertools.islice(code.co_positions(), instruction // 2, None)
-    first, last, start, end = next(positions)
-    if first is None or last is None:
-        return ""
-    # Columns count bytes.
-    file = code.co_filename
-    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][start:]
-    return " ".join(b"".join(lines).decode(errors="replace").split())
+    found = expressions_in(code.co_filename).get(next(positions))
+    return "" if found is None else ast.unparse(found)

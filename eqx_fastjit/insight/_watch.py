@@ -2,6 +2,7 @@
 device is.
 """
 
+import functools
 import sys
 import time
 from typing import Any
@@ -21,17 +22,14 @@ class Watch:
     def __init__(self, *, is_program: bool = True) -> None:
         # Rather than a block of code.
         self.is_program = is_program
-        self.started = time.time()
-        self.seconds = 0.0
+        self.started, self.seconds = time.time(), 0.0
         self._cpu = time.process_time()
         self.events: list[Any] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
-        self._before: list[Any] = []
         self.notes: list[str] = []
         # Of a program that has imported JAX.
         self._device: Any = None
-        self._stale: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
@@ -49,22 +47,20 @@ class Watch:
         # The last to be told of a compilation: what the others do then is a part of it.
         self._device = Device(self._stale.on_call).__enter__()
         self._device.callback(unwatch, self._on_event)
-        self._device.callback(say_what_is_late(self._say))
+        say = functools.partial(print, "eqx-fastjit:", file=sys.stderr, flush=True)
+        self._device.callback(say_what_is_late(say))
         missing = self._device.missing
         self.notes += [f"Waits in {name} are not seen." for name in missing]
 
-    def _say(self, line: str) -> None:
-        print(f"eqx-fastjit: {line}", file=sys.stderr, flush=True)
-
-    def stop(self) -> None:
-        """The program is over."""
+    def stop(self) -> bool:
+        """The program is over. Returns whether it had imported JAX."""
         global _current
-        self.seconds = time.time() - self.started
-        if _current is not self:
+        self.seconds, _current = time.time() - self.started, None
+        if self._device is None:
             self.notes.append("The program did not import JAX.")
-            self.jax_imported()
+            return False
         self._device.close()
-        _current = None
+        return True
 
     def report(
         self, program: str, exit_code: int | None, least: float | None = None
@@ -73,6 +69,9 @@ class Watch:
         from ._file import cache_directory, Run
         from ._report import make_report
 
+        if not self._device:  # a report on nothing needs JAX all the same
+            self.jax_imported()
+            self._device.close()
         run = Run(
             program,
             self.started,

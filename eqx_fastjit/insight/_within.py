@@ -40,10 +40,7 @@ def _row(
     spared: dict[Event, float],
     left: dict[Event, float],
 ) -> Row:
-    """A row, by what is spared of each compilation, which is taken from what is `left`.
-
-    It is of the function that compiles longest.
-    """
+    """A row of what is spared of compilations, which is taken from what is `left`."""
     for event, seconds in spared.items():
         left[event] -= seconds
     return Row(
@@ -68,10 +65,8 @@ def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
             by_place[loop.place][event] = loop
     for place, loops in by_place.items():
         shares = {e: x.equations / look_at(run, e).equations for e, x in loops.items()}
-        spared: dict[Event, float] = {}
-        for event, loop in loops.items():
-            beyond = max(0.0, 1 - _SCANNED / loop.iterations)
-            spared[event] = min(left[event], event.seconds * shares[event] * beyond)
+        beyond = {e: max(0.0, 1 - _SCANNED / x.iterations) for e, x in loops.items()}
+        spared = {e: min(left[e], e.seconds * shares[e] * beyond[e]) for e in loops}
         longest, saved = max(loops, key=lambda e: e.seconds), sum(spared.values())
         facts = {
             "iterations": loops[longest].iterations,
@@ -110,13 +105,13 @@ def _by_constants(run: Run, event: Event) -> float:
     That is what XLA takes beyond its usual share in this run, and at most what holding
     and folding them may take. Lowering takes longer with constants, tracing does not.
     """
-    tracing = {e: stages_of(e)["trace"] for e in run.events}
     shares = [
-        e.compile / tracing[e]
+        e.compile / tracing
         for e in run.events
-        if e.compile and tracing[e] and not (e.cached or look_at(run, e).constants)
+        if (tracing := stages_of(e)["trace"]) and e.compile and not e.cached
+        if not look_at(run, e).constants
     ]
-    usual = (statistics.median(shares) if shares else _USUAL) * tracing[event]
+    usual = statistics.median(shares or [_USUAL]) * stages_of(event)["trace"]
     return max(0.0, min(event.compile - usual, look_at(run, event).most_by_constants))
 
 
@@ -126,27 +121,21 @@ def _by_constants(run: Run, event: Event) -> float:
 def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
     """What JAX's persistent cache would save in later runs, and what it refuses."""
     keeps = keeps_callbacks()
-
-    def is_kept(event: Event) -> bool:
-        return keeps or not look_at(run, event).calls_back
-
     compiled = [e for e in run.events if e.compile and not (e.cached or e.failed)]
-    # Of the program as it is, with what other rows save.
-    whole = sum(max(0.0, e.compile - _READING) for e in compiled if is_kept(e))
-    remaining = [e for e in compiled if e in left]
-    kept = [e for e in remaining if is_kept(e)]
-    refused = [
-        e for e in remaining if not is_kept(e) and not look_at(run, e).has_own_callbacks
-    ]
+    kept = [e for e in compiled if keeps or not look_at(run, e).calls_back]
+    # What calls back for Equinox's checks alone: `EQX_ON_ERROR` turns these off.
+    checks = [e for e in compiled if look_at(run, e).only_checks and not keeps]
     is_set = run.cache is not None or any(e.cached for e in run.events)
-    anew = [] if is_set else kept
-    for rule, events in (("run-cache", anew), ("callbacks-not-kept", refused)):
-        seconds = sum(min(left[e], e.compile) for e in events)
-        saved = max(0.0, seconds - _READING * len(events))
-        names = collections.Counter(name_of(e.function) for e in events)
-        is_more = whole > 1.2 * saved
-        more = f" ({show_seconds(whole)} without edits)" if is_more else ""
-        facts = {"function": listed(names, 3), "more": more}
+    # Of the program as it is, with what other rows save.
+    whole = sum(max(0.0, e.compile - _READING) for e in kept)
+    rules = {"run-cache": [] if is_set else kept, "callbacks-not-kept": checks}
+    for rule, events in rules.items():
+        remaining = [e for e in events if e in left]
+        seconds = sum(min(left[e], e.compile) for e in remaining)
+        saved = max(0.0, seconds - _READING * len(remaining))
+        more = f" ({show_seconds(whole)} without edits)" if whole > 1.2 * saved else ""
+        names = listed((name_of(e.function) for e in remaining), 3)
+        facts = {"function": names, "more": more}
         part = part_of(rule, facts, saves=saved, gain=saved)
-        name = "the program" if rule == "run-cache" else facts["function"]
+        name = "the program" if rule == "run-cache" else names
         yield Row(name, (part,), seconds=seconds, saves=saved, later=saved)

@@ -118,7 +118,7 @@ def test_what_fewer_reads_save_is_not_what_the_device_computes(monkeypatch, loop
     simulated = Simulated(monkeypatch)
     reading, _ = simulated.run(*loop, 1, False)
     without, _ = Simulated(monkeypatch).run(*loop, 0, False)
-    promised = simulated.device.use().saved_by_running_ahead()
+    promised = simulated.device.use().ahead
     saved = reading - without
     assert 0.8 * saved - 0.02 * reading < promised < 1.2 * saved + 0.02 * reading
 

@@ -1,6 +1,7 @@
 """`insight.inspect` says which lines the equations of a function come from."""
 
 import itertools
+import linecache
 
 import equinox as eqx
 import jax
@@ -12,18 +13,14 @@ from eqx_fastjit import _private, filter_jit, insight
 from tests.support.traces import count_traces
 
 
+KEY = jax.random.key(0)
+
+
 def line_of(text):
     """The line of this file that ends with a comment."""
-    with open(__file__) as file:
-        (line,) = [i for i, x in enumerate(file, 1) if x.rstrip().endswith(f"# {text}")]
+    lines = linecache.getlines(__file__)
+    (line,) = [i for i, x in enumerate(lines, 1) if x.endswith(f"# {text}\n")]
     return line
-
-
-def loops_of(f, *args):
-    """By line: iterations, and whether the shapes are equal."""
-    return {
-        x.place.line: (x.iterations, x.uniform) for x in insight.inspect(f, *args).loops
-    }
 
 
 # --- lines ---
@@ -36,27 +33,28 @@ def two_lines(x):
 
 def test_equations_are_counted_by_line():
     found = insight.inspect(two_lines, jnp.ones(3))
-    assert found.name == "two_lines"
-    assert found.equations == 4
-    assert [(x.place.line, x.equations) for x in found.lines] == [
-        (line_of("three"), 3),
-        (line_of("one"), 1),
+    assert (found.name, found.equations) == ("two_lines", 4)
+    assert [(x.place, x.equations) for x in found.lines] == [
+        ((__file__, line_of("three"), "two_lines"), 3),
+        ((__file__, line_of("one"), "two_lines"), 1),
     ]
-    assert found.lines[0].place.file == __file__
-    assert found.lines[0].place.function == "two_lines"
     assert dict(found.lines[0].primitives) == {"sin": 1, "cos": 1, "add": 1}
-    assert "Equations by source line" in str(found)
     assert f"test_inspect.py:{line_of('three')}" in str(found)
 
 
+def twice(model, x):
+    x = model(x)  # first
+    return model(x)  # second
+
+
 def test_equations_of_libraries_count_for_the_line_that_calls_them():
-    model = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
-
-    def call(model, x):
-        return model(x)  # the model
-
-    (line,) = insight.inspect(call, model, jnp.ones(2)).lines
-    assert line.place.line == line_of("the model")
+    """Also those of a function that JAX traces once, as `jax.nn.relu`."""
+    found = insight.inspect(twice, eqx.nn.MLP(2, 2, 4, 1, key=KEY), jnp.ones(2))
+    half = found.equations / 2
+    assert [(x.place.line, x.equations) for x in found.lines] == [
+        (line_of("first"), half),
+        (line_of("second"), half),
+    ]
 
 
 def deep(n, x):
@@ -73,13 +71,9 @@ def test_equations_that_a_function_inside_makes_count_for_its_own_lines():
 # --- loops ---
 
 
-def double(x):
-    return jnp.tanh(x) * 2  # not a loop
-
-
 def unrolled(x):
     for _ in range(5):  # for
-        x = double(x)
+        x = jnp.tanh(x) * 2
     return x
 
 
@@ -96,82 +90,27 @@ def test_an_unrolled_loop_is_found_in_a_function_of_any_jit(jit):
     assert "~3" in str(found)
 
 
+def test_a_loop_counts_in_each_call_of_its_function():
+    inner = jax.jit(unrolled)
+    (loop,) = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(2)).loops
+    assert (loop.iterations, loop.equations) == (5, 20)
+
+
 def nested(x):
-    model = eqx.nn.MLP(2, 2, 4, 6, key=jax.random.key(0))
-    for _ in range(5):  # around a library, whose own loops are none of the user's
+    model = eqx.nn.MLP(2, 2, 4, 6, key=KEY)  # whose own loops are none of the user's
+    for _ in range(5):  # 5 times
         x = model(x)
-    for _ in range(3):  # outer
+    for _ in range(3):  # 3 times
         x = jnp.sin(x)
-        for _ in range(4):  # inner
+        for _ in range(4):  # 12 times
             x = x + 1.0
-    while x.ndim < 6:  # while
+    return sum([jnp.cos(x) for _ in range(4)])  # 4 times
+
+
+def growing(x):
+    while x.ndim < 6:  # 5 times
         x = jnp.stack([x, x])
-    return sum([jnp.cos(x) for _ in range(4)])  # comprehension
-
-
-def test_nested_loops_comprehensions_and_while():
-    assert loops_of(nested, jnp.ones(2)) == {
-        line_of("around a library, whose own loops are none of the user's"): (5, True),
-        line_of("outer"): (3, True),
-        line_of("inner"): (12, True),
-        line_of("while"): (5, False),  # of growing shape
-        line_of("comprehension"): (4, True),
-    }
-
-
-@pytest.mark.parametrize("transform", [lambda f: f, jax.grad])
-def test_a_loop_under_vmap_whose_first_iteration_is_not_batched(transform):
-    """What is carried begins as a constant, as in a recurrent model."""
-    cell = eqx.nn.GRUCell(1, 3, key=jax.random.key(0))
-
-    def total(weight, xs):
-        def last(xs):
-            h = jnp.zeros(3)
-            for x in xs:
-                h = eqx.tree_at(lambda c: c.weight_hh, cell, weight)(x, h)
-            return h.sum()
-
-        return jax.vmap(last)(xs).sum()
-
-    found = loops_of(transform(total), cell.weight_hh, jnp.ones((4, 6, 1)))
-    assert list(found.values()) == [(6, True)]
-
-
-@pytest.mark.parametrize(
-    ("widths", "alike"), [([4] * 7, True), ([4, 5, 6, 7, 8, 9, 10], False)]
-)
-@pytest.mark.parametrize("transform", [eqx.filter_grad, lambda f: f])
-def test_a_loop_over_layers_is_found_in_a_training_step(widths, alike, transform):
-    def loss(layers, x):
-        for norm, layer in layers:  # layers
-            x = jax.nn.gelu(layer(norm(x)))
-        return x.sum()
-
-    key = jax.random.key(0)
-    layers = [
-        (eqx.nn.LayerNorm(n), eqx.nn.MLP(n, m, n, 2, key=key))
-        for n, m in itertools.pairwise(widths)
-    ]
-    found = loops_of(transform(loss), layers, jnp.ones(widths[0]))
-    assert found == {line_of("layers"): (6, alike)}
-
-
-@pytest.mark.parametrize("alike", [True, False])
-def test_iterations_with_other_options_are_not_alike(alike):
-    """Such as dilations that grow: the shapes are the same, and no `scan` does it."""
-
-    def f(x, w):
-        for i in range(4):
-            dilation = 1 if alike else 2**i
-            x = jax.lax.conv_general_dilated(
-                x, w, (1,), "SAME", rhs_dilation=(dilation,)
-            )
-            x = x + w[i, 0, 0]
-        return x
-
-    found = insight.inspect(f, jnp.ones((1, 4, 8)), jnp.ones((4, 4, 3)))
-    assert [x.uniform for x in found.loops] == [alike]
-    assert ("iterations differ" in str(found)) is not alike
+    return x
 
 
 def without_loops(x):
@@ -185,14 +124,72 @@ def without_loops(x):
     return jax.lax.fori_loop(0, 10, lambda _, x: jnp.sin(x), functions[0](x))
 
 
-def test_no_false_alarm():
-    assert loops_of(without_loops, jnp.ones(2)) == {}
+def recurrent(weight, xs):
+    """What is carried begins as a constant, and so is not batched at first."""
+    cell = eqx.tree_at(lambda c: c.weight_hh, eqx.nn.GRUCell(1, 3, key=KEY), weight)
+
+    def last(xs):
+        h = jnp.zeros(3)
+        for x in xs:  # 6 times
+            h = cell(x, h)
+        return h.sum()
+
+    return jax.vmap(last)(xs).sum()
 
 
-@pytest.mark.parametrize("jit", [filter_jit, jax.jit])
-def test_a_loop_around_the_call_is_none_of_the_function(jit):
-    found = [loops_of(jit(lambda x: x + 1.0), jnp.ones(2)) for _ in range(4)]
-    assert found == [{}] * 4
+def dilated(by, x, w):
+    """No `scan` does it, although the shapes are the same."""
+    for i in range(4):  # 4 times
+        x = jax.lax.conv_general_dilated(x, w, (1,), "SAME", rhs_dilation=(by**i,))
+        x = x + w[i, 0, 0]
+    return x
+
+
+def loss(layers, x):
+    for norm, layer in layers:  # 6 times
+        x = jax.nn.gelu(layer(norm(x)))
+    return x.sum()
+
+
+def layers(*widths):
+    pairs = itertools.pairwise(widths)
+    made = [(eqx.nn.LayerNorm(n), eqx.nn.MLP(n, m, n, 2, key=KEY)) for n, m in pairs]
+    return made, jnp.ones(widths[0])
+
+
+_SEQUENCES = jnp.ones((9, 3)), jnp.ones((4, 6, 1))
+_SIGNALS = jnp.ones((1, 4, 8)), jnp.ones((4, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("f", "args", "number", "alike"),
+    [
+        (nested, (jnp.ones(2),), 4, True),
+        (growing, (jnp.ones(2),), 1, False),
+        (without_loops, (jnp.ones(2),), 0, True),
+        (recurrent, _SEQUENCES, 1, True),
+        (jax.grad(recurrent), _SEQUENCES, 1, True),
+        (dilated, (1, *_SIGNALS), 1, True),
+        (dilated, (2, *_SIGNALS), 1, False),
+        (loss, layers(*range(4, 11)), 1, False),
+        (eqx.filter_grad(loss), layers(*[4] * 7), 1, True),
+        (eqx.filter_grad(loss), layers(*range(4, 11)), 1, False),
+    ],
+)
+def test_how_often_loops_run_and_whether_iterations_are_alike(f, args, number, alike):
+    found = insight.inspect(f, *args)
+    assert len(found.loops) == number
+    for loop in found.loops:
+        line = linecache.getline(__file__, loop.place.line)
+        assert line.endswith(f"  # {loop.iterations} times\n")
+        assert loop.uniform is alike
+    assert ("iterations differ" in str(found)) is not alike
+
+
+def test_a_loop_around_the_call_is_none_of_the_function():
+    jitted = [filter_jit, jax.jit] * 4
+    found = [insight.inspect(jit(lambda x: x + 1.0), jnp.ones(2)) for jit in jitted]
+    assert {x.loops for x in found} == {()}
 
 
 def test_code_without_source_has_lines_and_no_loops():
@@ -203,21 +200,21 @@ def test_code_without_source_has_lines_and_no_loops():
     assert found.loops == ()
 
 
-# --- constants ---
+# --- constants and host callbacks ---
 
 
-def test_captured_constants():
+def test_captured_constants_and_host_callbacks():
     small, large = jnp.arange(8.0), jnp.ones((1024, 300))
 
     def f(model, x):
         x = x + small  # small
         return model(x) @ large[:8]  # large
 
-    model = eqx.nn.Linear(8, 8, key=jax.random.key(0))  # an argument
+    model = eqx.nn.Linear(8, 8, key=KEY)  # an argument
     found = insight.inspect(f, model, jnp.ones(8))
-    assert [(x.type, x.bytes, x.place.line) for x in found.constants] == [
-        ("float32[1024,300]", 4 * 1024 * 300, line_of("large")),
-        ("float32[8]", 32, line_of("small")),
+    assert [(x.name, x.type, x.bytes, x.place.line) for x in found.constants] == [
+        ("large", "float32[1024,300]", 4 * 1024 * 300, line_of("large")),
+        ("small", "float32[8]", 32, line_of("small")),
     ]
     assert "large arrays compile faster as arguments" in str(found)
     assert "calls back" not in str(found)
@@ -235,9 +232,8 @@ def test_arrays_of_the_instance_are_arguments_of_a_method(named):
 
 
 def test_static_arguments_of_jax_jit_stay_static():
-    f = jax.jit(lambda x, n: x if n == 0 else x * n, static_argnums=1)
-    assert insight.inspect(f, jnp.ones(2), 0).equations == 0
-    assert insight.inspect(f, jnp.ones(2), 3).equations == 1
+    f = jax.jit(lambda x, n: x * n if n else x, static_argnums=1)
+    assert [insight.inspect(f, jnp.ones(2), n).equations for n in (0, 3)] == [0, 1]
 
 
 def test_what_was_traced_is_not_traced_again():
@@ -259,11 +255,7 @@ def test_bad_input_is_named(tool):
 
 def test_without_private_names_there_are_still_counts(monkeypatch):
     monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: [])
-
-    def missing(path):
-        raise AttributeError(path)
-
-    monkeypatch.setattr(_private, "resolve", missing)
+    monkeypatch.setattr(_private, "resolve", lambda path: getattr(None, path))
     found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))
     assert (found.equations, found.loops) == (10, ())
     assert [x.equations for x in found.lines] == [10]

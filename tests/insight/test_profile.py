@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -21,7 +20,7 @@ NAMES = ["eqx_fastjit", "jax.jit, flat arrays", "equinox.filter_jit"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(_profile, "_TIMING_SECONDS", 0.01)
-    monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.2)
+    monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.05)
 
 
 # --- warm calls ---
@@ -30,29 +29,12 @@ def _quick(monkeypatch):
 def test_a_warm_call_is_timed_under_each_jit(named):
     name, method = named
     found = insight.profile(method, jnp.ones(2))
-    assert found.name == name
-    assert sorted(found.timings) == sorted(NAMES)
+    assert (found.name, sorted(found.timings)) == (name, sorted(NAMES))
     for timing in found.timings.values():
         assert 0 < timing.returns <= timing.ready
     text = str(found)
-    assert all(name in text for name in NAMES)
-    assert "result ready after" in text
-    tree = text.partition("Where Python was")[2]
-    assert all(f" {name}  " in tree for name in ("eqx_fastjit", "equinox", "jax_jit"))
-
-
-def test_every_contender_blocks_on_the_same_result():
-    """To block on a Module takes time that is none of the call's."""
-    target = _profile.target(lambda x: eqx.Partial(jnp.add, x), (jnp.ones(2),), {})
-    calls = _profile._contenders(target)
-    for name in NAMES:
-        leaves = jax.tree_util.tree_flatten_with_path(calls[name]())[0]
-        assert "name='args'" in str([path for path, _ in leaves])
-
-
-def test_functions_of_jax_jit_with_static_arguments():
-    f = jax.jit(lambda x, n: x * n, static_argnums=1)
-    assert sorted(insight.profile(f, jnp.ones(2), 3).timings) == sorted(NAMES)
+    parts = (*NAMES, "result ready after", "Where Python was", found.conclusion[:12])
+    assert all(part in text for part in parts)
 
 
 def test_the_function_is_traced_once_by_each_jit_and_donates_nothing():
@@ -65,29 +47,23 @@ def test_the_function_is_traced_once_by_each_jit_and_donates_nothing():
 
 
 @pytest.mark.parametrize(
-    "ours, flat, equinox, parts",
+    ("equinox", "saves", "between", "matters"),
     [
-        (
-            30e-6,
-            25e-6,
-            90e-6,
-            ["A call takes 30 us, where `jax.jit` of flat arrays takes 25 us"]
-            + ["`equinox.filter_jit` 90 us: it saves 60 us (67% of Equinox's call;"]
-            + ["so it matters: ", "10,000 calls save 600 ms."],
-        ),
-        (10e-3, 9.9e-3, 10.1e-3, ["saves 100 us", "(1% of", "so it matters little: "]),
-        (1e-3, 2e-3, 1e-3, ["saves <1 us (0% of", "so it matters little: "]),
+        ([90, 90, 90, 90, 999], "60 us (67% of", "60 us to 60 us", "matters"),
+        ([31, 31, 31, 31, 31], "1 us (3% of", "1 us to 1 us", "matters little"),
+        ([28, 28, 40, 40, 40], "10 us (25% of", "-2 us to 10 us", "matters little"),
     ],
-    ids=["matters", "little", "noise"],
 )
-def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
-    each = {
-        name: Timing(seconds, seconds, (*[seconds] * 4, 9 * seconds))
-        for name, seconds in zip(NAMES, (ours, flat, equinox), strict=True)
-    }
-    text = _profile._conclusion(each)
-    assert all(part in text for part in parts)
-    assert text.endswith(".") and ". " not in text
+def test_the_conclusion_is_one_sentence(equinox, saves, between, matters):
+    """Calls take 30 microseconds, 25 flat, and these in the rounds under Equinox."""
+    rounds = [[x / 1e6 for x in each] for each in ([30] * 5, [25] * 5, equinox)]
+    timings = [Timing(sorted(x)[2], sorted(x)[2], x) for x in rounds]
+    text = _profile._conclusion(dict(zip(NAMES, timings, strict=True)))
+    assert text == (
+        "A call takes 30 us, where `jax.jit` of flat arrays takes 25 us, and "
+        f"`equinox.filter_jit` {equinox[2]} us: it saves {saves} Equinox's call; "
+        f"{between} in half of the rounds), so it {matters}."
+    )
 
 
 def test_without_pyinstrument_there_is_no_tree(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from eqx_fastjit import _private, filter_jit, insight
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight import _events, _waits
+from eqx_fastjit.insight import _device, _events, _waits
 from eqx_fastjit.insight._device import Device
 from eqx_fastjit.insight._waits import Wait
 from tests.support.threads import in_threads
@@ -20,7 +20,7 @@ from tests.support.threads import in_threads
 @pytest.fixture(autouse=True)
 def _each_counts(monkeypatch):
     """However short it is."""
-    monkeypatch.setattr(_waits, "_SHORTEST", 0.0)
+    monkeypatch.setattr(_device, "_SHORTEST", 0.0)
 
 
 def waits_in(f, *args):
@@ -28,7 +28,7 @@ def waits_in(f, *args):
     with Device() as device:
         f(*args)
     assert device.missing == []
-    return [(x.what, x.count) for x in device.waits()]
+    return device.waits()
 
 
 @dataclasses.dataclass
@@ -36,42 +36,46 @@ class Metric:
     loss: jax.Array
 
 
+# With whether the value may decide what follows: a number with a fraction does not.
 READS = {
-    "float(x)": lambda x: float(x),
-    "int(x)": lambda x: int(x),
-    "bool(x)": lambda x: bool(x),
-    "str(x)": lambda x: str(x),
-    "print(x)": lambda x: print(x),
-    "x.item()": lambda x: x.item(),
-    "x.tolist()": lambda x: x.tolist(),
-    "np.asarray(x)": lambda x: np.asarray(x),
-    "np.array(x)": lambda x: np.array(x),
-    "jnp.nonzero(x[None])": lambda x: jnp.nonzero(x[None]),
-    "jax.device_get(x)": lambda x: jax.device_get(x),
-    "(x + 1).block_until_ready()": lambda x: (x + 1).block_until_ready(),
-    "jax.block_until_ready([x, x + 1])": lambda x: jax.block_until_ready([x, x + 1]),
-    "x > 1": lambda x: "yes" if x > 1 else "no",
+    "float(x)": (lambda x: float(x), False),
+    "float(x.astype(jnp.bfloat16))": (lambda x: float(x.astype(jnp.bfloat16)), False),
+    "int(x.astype(jnp.int32))": (lambda x: int(x.astype(jnp.int32)), True),
+    "bool(x > 0)": (lambda x: bool(x > 0), True),
+    "str(x)": (lambda x: str(x), False),
+    "print(x)": (lambda x: print(x), False),
+    "x.item()": (lambda x: x.item(), False),
+    "x[None].tolist()": (lambda x: x[None].tolist(), False),
+    "np.asarray(jnp.stack([x, x]))": (lambda x: np.asarray(jnp.stack([x, x])), True),
+    "np.array(x)": (lambda x: np.array(x), False),
+    "jnp.nonzero(x[None])": (lambda x: jnp.nonzero(x[None]), True),
+    "jax.device_get(x)": (lambda x: jax.device_get(x), False),
+    "(x + 1).block_until_ready()": (lambda x: (x + 1).block_until_ready(), False),
+    "jax.block_until_ready([x])": (lambda x: jax.block_until_ready([x]), False),
+    "x > 1": (lambda x: "yes" if x > 1 else "no", True),
     # In generated code, at the line that calls it.
-    "Metric(x) == Metric(+x)": lambda x: Metric(x) == Metric(+x),
+    "Metric(x) == Metric(+x)": (lambda x: Metric(x) == Metric(+x), True),
 }
 
 
 @pytest.mark.parametrize("what", READS)
 def test_what_reads_a_value_is_named(what):
-    assert waits_in(READS[what], jnp.ones(())) == [(what, 1)]
+    read, decides = READS[what]
+    (wait,) = waits_in(read, jnp.ones(()))
+    assert (wait.what, wait.count, wait.decides) == (what, 1, decides)
 
 
 def test_an_expression_is_one_short_line():
     """Of an f-string as much as this Python knows."""
-    ((what, count),) = waits_in(lambda x: f"{x:.2f}", jnp.ones(()))
-    assert "{x:.2f}" in what and count == 1
-    ((what, _),) = waits_in(
+    (wait,) = waits_in(lambda x: f"{x:.2f}", jnp.ones(()))
+    assert "{x:.2f}" in wait.what and wait.count == 1
+    (wait,) = waits_in(
         lambda x: float(
             x + 11111111.0 + 22222222.0 + 33333333.0 + 44444444.0 + 55555555.0
         ),
         jnp.ones(()),
     )
-    assert what.startswith("float( x + 11111111.0") and len(what) == 60
+    assert wait.what.startswith("float(x + 11111111.0") and len(wait.what) == 60
 
 
 def test_waits_of_a_line_are_one_with_their_number():
@@ -106,7 +110,7 @@ def test_only_what_waits_is_noted():
 
 
 def _checked(x):
-    return eqx.error_if(x, x < 0, "negative") + 1
+    return eqx.error_if(x, jnp.sum(x) < 0, "negative") + 1
 
 
 def _printed(x):
@@ -114,42 +118,32 @@ def _printed(x):
     return x + 1
 
 
-@pytest.mark.parametrize(
-    ("jit", "f", "what"),
-    [
-        (filter_jit, _checked, _waits.HAS_TO_BLOCK),
-        (filter_jit, _printed, _waits.HAS_TO_BLOCK),
-        (filter_jit(asynchronous=False), _printed, _waits.HAS_TO_BLOCK),
-        (eqx.filter_jit, lambda x: x + 1, _waits.JITTED_CALL),
-        (filter_jit(asynchronous=False), lambda x: x + 1, _waits.JITTED_CALL),
-    ],
-    ids=["error_if", "callback", "callback, synchronous", "equinox", "synchronous"],
-)
-def test_a_jitted_call_that_blocks_is_said_to(jit, f, what):
-    f, x = jit(f), jnp.ones(())
-    found = dict(waits_in(lambda: [f(x) for _ in range(3)]))
-    assert found[what] == 3
-    assert len({_waits.HAS_TO_BLOCK, _waits.JITTED_CALL} & found.keys()) == 1
-
-
 def _on_two_devices():
     mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
     return jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P("d")))
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
+BLOCKING = {
+    "equinox": (eqx.filter_jit, lambda x: x + 1, jnp.ones, False),
+    "synchronous": (filter_jit(asynchronous=False), lambda x: x + 1, jnp.ones, False),
+    "error_if": (filter_jit, _checked, jnp.ones, True),
+    "callback": (filter_jit, _printed, jnp.ones, True),
+    "both": (filter_jit(asynchronous=False), _printed, jnp.ones, True),
+    "NumPy": (filter_jit, lambda x: x + 1, lambda _: np.ones(1 << 18), True),
+    "two devices": (filter_jit, lambda x: x + 1, lambda _: _on_two_devices(), True),
+}
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: np.ones(1 << 18), _on_two_devices], ids=["NumPy", "two devices"]
+    ("jit", "f", "make", "has_to"), BLOCKING.values(), ids=BLOCKING
 )
-def test_a_call_that_blocks_in_any_case_is_no_finding(make, asynchronous):
-    """As `--async` would not change it."""
-    f, x = filter_jit(lambda x: x + 1, asynchronous=asynchronous), make()
-    with Device() as device:
-        for _ in range(3):
-            f(x)
-    found = device.waits()
-    assert [(x.what, x.count) for x in found] == [(_waits.HAS_TO_BLOCK, 3)]
-    assert _waits.row_of_waits(found, 1.0) == []
+def test_a_jitted_call_that_blocks(jit, f, make, has_to):
+    """One that has to is no finding: `--async` would not change it."""
+    f, x = jit(f), make(())
+    found = waits_in(lambda: [f(x) for _ in range(3)])
+    (wait,) = [x for x in found if x.what == _waits.JITTED_CALL]
+    assert (wait.count, wait.decides) == (3, has_to)
+    assert bool(_waits.row_of_waits([wait], 1.0)) != has_to
 
 
 def test_looking_for_callbacks_disturbs_no_event():
@@ -220,9 +214,11 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
 LINE = Place("a.py", 12, "train")
 CALLS = Wait(LINE, _waits.JITTED_CALL, 1500, 1.8, 1500)
 LOSS = Wait(LINE, "float(loss)", 1500, 1.2, 1500)
-
-
 DECIDES = dataclasses.replace(LOSS, what="int(i)", decides=True)
+SELDOM = dataclasses.replace(DECIDES, count=15, reads=15, seconds=0.0)
+ELSEWHERE = dataclasses.replace(
+    DECIDES, place=LINE._replace(function="test"), seconds=0.0
+)
 
 
 @pytest.mark.parametrize(
@@ -233,11 +229,11 @@ DECIDES = dataclasses.replace(LOSS, what="int(i)", decides=True)
         ([LOSS, CALLS], 0.15, "blocking-call", "calls that block 1500 x 1.2 ms"),
         # The device computes meanwhile.
         ([LOSS], 0.0, None, ""),
-        ([dataclasses.replace(CALLS, what=_waits.HAS_TO_BLOCK)], 1.0, None, ""),
         # What is read in each step decides what comes next.
         ([DECIDES], 1.0, None, ""),
         ([DECIDES, LOSS], 1.0, None, ""),
         ([DECIDES, CALLS], 1.0, None, ""),
+        ([SELDOM, ELSEWHERE, LOSS], 0.15, "waits", "float(loss) 1500 x 800 us"),
     ],
 )
 def test_what_waits_has_a_row(waits, saves, rule, what):
@@ -251,36 +247,7 @@ def test_what_waits_has_a_row(waits, saves, rule, what):
         assert row.about and row.seconds == sum(x.seconds for x in waits)
 
 
-def test_a_value_that_decides_now_and_then():
-    seldom = dataclasses.replace(DECIDES, count=15, reads=15)
-    elsewhere = dataclasses.replace(DECIDES, place=LINE._replace(function="test"))
-    (row,) = _waits.row_of_waits([LOSS, seldom, elsewhere], 0.15)
-    assert row.parts[0].path == "float(loss)"
-
-
-@pytest.mark.parametrize(
-    ("read", "decides"),
-    [
-        (lambda x: float(x), False),
-        (lambda x: float(x.astype(jnp.bfloat16)), False),
-        (lambda x: x[None].tolist(), False),
-        (lambda x: int(x.astype(jnp.int32)), True),
-        (lambda x: bool(x > 0), True),
-        (lambda x: np.asarray(jnp.stack([x, x])), True),
-        (lambda x: x.block_until_ready(), False),
-    ],
-)
-def test_which_values_decide(read, decides):
-    """Numbers with a fraction, such as a loss, do not."""
-    with Device() as device:
-        read(jnp.ones(()))
-    assert device.waits()[-1].decides == decides
-
-
 def test_a_value_that_was_there_is_read_but_not_waited_for(monkeypatch):
-    monkeypatch.setattr(_waits, "_SHORTEST", 10.0)
-    with Device() as device:
-        for _ in range(3):
-            float(jnp.ones(()))
-    (found,) = device.waits()
+    monkeypatch.setattr(_device, "_SHORTEST", 10.0)
+    (found,) = waits_in(lambda x: [float(x) for _ in range(3)], jnp.ones(()))
     assert (found.count, found.reads, found.seconds) == (0, 3, 0.0)

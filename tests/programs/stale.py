@@ -19,6 +19,7 @@ class Config:
 
 
 SCALE, UNUSED, LATE = 1.0, 1.0, 1.0
+rate, size = 1.0, 1.0  # only attributes and parameters of these names are read
 table = {"rate": 1.0, "deep": {"x": 1}, "traces": 0}
 config, passed, bound = Config(), Config(), Config()
 
@@ -28,7 +29,7 @@ def step(x, given):
     table["traces"] += 1
     given.traces += 1
     x = x * SCALE * table["rate"] * config.rate * config.size * given.size
-    return x + table["deep"]["x"]
+    return (lambda rate, x: x + rate)(table["deep"]["x"], x)
 
 
 @eqx.filter_jit
@@ -58,6 +59,7 @@ step(two, passed)
 step(two, passed)
 late(two)
 SCALE, table["deep"]["x"], Config.rate, UNUSED, LATE = 5.0, 2, 2.0, 2.0, 2.0
+rate, size = 2.0, 2.0
 step(two, passed)  # with the old values
 late(three)  # traced anew, with the new value; the old trace is not called again
 late(three)
