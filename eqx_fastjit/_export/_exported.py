@@ -25,7 +25,7 @@ from ._tree import Encoder, ExportError, Line, split
 
 
 # JAX takes any name, and says that it has no such platform when the file is called.
-_PLATFORMS = {"cpu", "cuda", "rocm", "tpu"}
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 class Exported:
@@ -76,10 +76,8 @@ class Exported:
                     "exported. Remove them (`jax.debug.print`, `jax.pure_callback`); "
                     "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
                 )
-        self._shardings = [
-            *[getattr(x, "sharding", None) for x in self._arrays],
-            *jtu.tree_leaves(function.options.jit_kwargs),
-        ]
+        self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
+        self._shardings += jtu.tree_leaves(function.options.jit_kwargs)
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
             "name": name,
@@ -123,13 +121,9 @@ class Exported:
         `OSError` if the file cannot be written.
         """
         if compiled and any(type(d) is not int for x in self._arrays for d in x.shape):
-            raise ExportError(
-                "`compiled=True`: a function with symbolic sizes cannot be compiled. "
-                "Export it with the sizes of its calls."
-            )
-        if platforms is not None and not set(platforms) <= _PLATFORMS:
-            names = ", ".join(map(repr, sorted(_PLATFORMS)))
-            raise ExportError(f"`platforms={platforms!r}`: expected some of {names}.")
+            raise ExportError("`compiled=True` needs sizes, and some are symbolic.")
+        if platforms is not None and not set(platforms) <= {*_PLATFORMS}:
+            raise ExportError(f"{platforms=}: expected some of {_PLATFORMS}.")
         header = {**self._header, "vjp_order": vjp_order}
         sections, options = {}, self._options
         with _format.replacing(path) as file, quiet_donation():

@@ -1,4 +1,7 @@
-"""`load(path)`: a file as a function, which runs none of the user's Python code."""
+"""`load(path)`: a file as a function, which runs none of the user's Python code.
+
+And a file in words, for `eqx-fastjit show`. Nothing that it names is imported.
+"""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -25,7 +28,7 @@ from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names
 from ._native import has_lapack, load_native
-from ._tree import build, difference, Encoder, Line, split
+from ._tree import build, difference, Encoder, Line, show_line, split
 
 
 _CUSTOM_CALL = re.compile(
@@ -65,12 +68,9 @@ class LoadedFunction(Function):
     ):
         self._header, self._names = header, names
         described, Parameter = header["parameters"], inspect.Parameter
+        defaults = {True: OMITTED, False: Parameter.empty}
         parameters = [
-            Parameter(
-                name,
-                getattr(Parameter, kind),
-                default=OMITTED if has_default else Parameter.empty,
-            )
+            Parameter(name, getattr(Parameter, kind), default=defaults[has_default])
             for name, kind, has_default, *_ in described
         ]
         signature = inspect.Signature(parameters)
@@ -110,21 +110,31 @@ class LoadedFunction(Function):
         return super().specialize(values, abstract)
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
-        """The native code, if there is any."""
+        """The native code, or the portable program where that takes no such call.
+
+        As in a transformation, or with arrays that were put on another device.
+        """
         portable = super().jit(flat, kwargs)
         if self._native is None:
             return portable
         flat.traced = True  # its plan is known without
-        handle = flat.output(self._template, calls_back=False)[-1]
-        return _native_or_portable(self._native.__call__, portable, handle)
+        native, handle = self._native, flat.output(self._template, calls_back=False)[-1]
+
+        def call(*arrays: Any) -> Any:
+            try:
+                return [*native(*arrays), handle]
+            except (TypeError, ValueError):
+                return portable(*arrays)
+
+        vars(call)["trace"] = portable.trace
+        return call
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""
         __tracebackhide__ = True
         arrays, _ = partition(values)
         if self._mesh is not None:
-            constrain = jax.lax.with_sharding_constraint
-            arrays = list(map(constrain, arrays, self._shardings))
+            arrays = [*map(jax.lax.with_sharding_constraint, arrays, self._shardings)]
         try:
             return self._result_of(self._exported.call(*arrays))
         except ValueError as e:
@@ -145,24 +155,6 @@ class LoadedFunction(Function):
         )
 
 
-def _native_or_portable(native: Any, portable: Any, handle: Any) -> Any:
-    """Calls native code, or the portable program where that takes no such call.
-
-    As in a transformation, or with arrays that were put on another device.
-    """
-
-    def call(*arrays: Any) -> Any:
-        try:
-            out = native(*arrays)
-        except (TypeError, ValueError):
-            return portable(*arrays)
-        out.append(handle)
-        return out
-
-    vars(call)["trace"] = portable.trace
-    return call
-
-
 def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
     """The program, as a `jax.export.Exported`."""
     try:
@@ -176,16 +168,15 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     # Which JAX does not save.
     pairs = zip(exported.out_avals, header["weak_types"], strict=True)
     avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
-    exported = dataclasses.replace(exported, out_avals=avals)
-    if has_lapack(exported) or {*exported.platforms, jax.default_backend()} != {"cpu"}:
-        return exported
-    # JAX imports `scipy.linalg` for each program for CPUs, by that name, which takes
-    # longer than all the rest of loading a small one.
-    unchecked = jax.export.DisabledSafetyCheck.platform()
-    checks = (*exported.disabled_safety_checks, unchecked)
-    return dataclasses.replace(
-        exported, platforms=("host",), disabled_safety_checks=checks
-    )
+    changed: dict[str, Any] = {"out_avals": avals}
+    platforms = {*exported.platforms, jax.default_backend()}
+    if platforms == {"cpu"} and not has_lapack(exported):
+        # JAX imports `scipy.linalg` for each program for CPUs, by that name, which
+        # takes longer than all the rest of loading a small one.
+        unchecked = jax.export.DisabledSafetyCheck.platform()
+        checks = (*exported.disabled_safety_checks, unchecked)
+        changed |= {"platforms": ("host",), "disabled_safety_checks": checks}
+    return dataclasses.replace(exported, **changed)
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
@@ -212,3 +203,42 @@ def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
         tuple(data["axes"]),
         axis_types=tuple([jax.sharding.AxisType[name] for name in data["types"]]),
     )
+
+
+# Models have too many leaves to read.
+_MAX_LINES = 50
+
+
+def show(path: Any, *, everything: bool = False) -> str:
+    """The contents of a file that `Exported.save` wrote, as text.
+
+    With `everything`, every part is listed. Raises `ValueError` if it is not such a
+    file, or is damaged; or `OSError`.
+    """
+    with one_error(path):
+        header, sections = read(path)
+        exported = jax.export.deserialize(bytearray(sections["portable"]))
+        n = exported.nr_devices
+        devices = "1 device" if n == 1 else f"{n} devices"
+        out = [
+            f"{path}: {header['name']}, made by {header['made_by']}",
+            f"StableHLO for {', '.join(exported.platforms)} ({devices})",
+            f"differentiable {header['vjp_order']} times, donate={header['donate']!r}",
+        ]
+        if "compiled" in sections:
+            out.append(f"native code for {header['made_for']}")
+        out.append(", ".join(f"{x} {len(y):,} bytes" for x, y in sections.items()))
+        arguments = [line for *_, lines in header["parameters"] for line in lines]
+        for title, lines, avals in (
+            ("arguments", arguments, exported.in_avals),
+            ("result", header["result"], exported.out_avals),
+        ):
+            out.append(f"{title}:")
+            most = len(lines) if everything else _MAX_LINES
+            for line in lines[:most]:
+                is_array = line[1] == "array"
+                text = avals[line[2]].str_short() if is_array else show_line(line)
+                out.append(f"    {line[0]}  {text}")
+            if len(lines) > most:
+                out.append(f"    ... and {len(lines) - most} more (--all shows them)")
+        return "\n".join(out)

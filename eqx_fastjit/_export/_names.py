@@ -5,7 +5,6 @@ allows the package; JAX, Equinox and NumPy are looked up where they are imported
 What merely passes through an allowed package (`"numpy:os.system"`) is refused.
 """
 
-import collections
 import importlib
 import sys
 import types
@@ -15,14 +14,8 @@ from typing import Any
 from ._format import ExportFileError
 
 
-_OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
-_STANDARD: dict[str, Any] = {
-    f"{x.__module__}:{x.__name__}": x
-    for x in (
-        *(bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset),
-        *(collections.OrderedDict, collections.defaultdict),
-    )
-}
+_OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes", "collections")
+_BUILTINS = (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
 # JAX defines many functions in private modules, which change. These have public names.
 _PUBLIC = (
     *("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.numpy.linalg", "jax.lax"),
@@ -66,7 +59,7 @@ class Names:
     """What a file may name: objects that are known, and those of some packages."""
 
     def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
-        self._known = {**_STANDARD, **known}
+        self._known = {f"builtins:{x.__name__}": x for x in _BUILTINS} | dict(known)
         self._imported = (allow,) if isinstance(allow, str) else tuple(allow)
         self._allowed = (*self._imported, *_OWN_PACKAGES)
 

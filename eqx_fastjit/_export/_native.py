@@ -20,12 +20,10 @@ from ._tree import ExportError
 def compile_native(
     call: Callable[..., Any], arrays: Sequence[Any], options: dict[str, Any]
 ) -> tuple[bytes, dict[str, Any]]:
-    """Compile a function of arrays, for these, with options of `jax.jit`.
+    """The native code of a function of arrays, with options of `jax.jit`.
 
-    **Returns:** its native code; and further options, with the shardings that the
-    compiler chose for several devices.
-
-    Raises `ExportError` if it cannot be saved as native code.
+    And further options: the shardings that the compiler chose for several devices.
+    Raises `ExportError` if it cannot be saved.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
     with _without_persistent_cache():
@@ -59,11 +57,10 @@ def _without_persistent_cache() -> Iterator[None]:
 def load_native(
     code: bytes, made_for: str, exported: jax.export.Exported, mesh: Any
 ) -> Any:
-    """Load native code, which must be trusted, of an exported program.
+    """Native code, which must be trusted and was `made_for` an `environment()`.
 
-    It was `made_for` an `environment()`. `mesh` has its devices, if there are several.
-    Returns a `jax.stages.Compiled`; or `None`, with a warning that says why, if the
-    code cannot be used here.
+    `mesh` has its devices, if there are several. Returns a `jax.stages.Compiled`; or
+    `None`, with a warning that says why, if the code cannot be used here.
     """
     here = environment()
     why = f"it is for {made_for}, and this is {here}"

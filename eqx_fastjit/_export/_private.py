@@ -25,12 +25,8 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     This does what JAX's public `serialize_executable` does, without its pickle, for a
     program without effects that keeps unused arguments.
 
-    **Arguments:**
-
-    - `code`: what `Compiled.runtime_executable().serialize()` returned.
-    - `exported`: the same program, as a `jax.export.Exported`.
-    - `mesh`: the mesh of its devices, or `None` if it is for a single one, `device`.
-
+    `code` is what `Compiled.runtime_executable().serialize()` returned, `exported` the
+    same program, and `mesh` that of its devices, or `None` for a single `device`.
     Raises an exception of JAX or Python if this version of JAX cannot load it.
     """
     cls = _private.resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
@@ -41,12 +37,10 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
     device_list = whole._internal_device_list
+    no_effects = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
     values = {
         **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
-        "unordered_effects": [],
-        "ordered_effects": [],
-        "keepalive": [],
-        "host_callbacks": [],
+        **{name: [] for name in no_effects},
         "xla_executable": device.client.deserialize_executable(
             code, executable_devices=device_list
         ),

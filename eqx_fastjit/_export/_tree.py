@@ -76,17 +76,17 @@ _IDENTITY = (
 _RESULT = "values of this type cannot be built from a file. Use a frozen dataclass"
 
 
-@dataclasses.dataclass
 class Encoder:
     """Writes values as lines. Raises `ExportError` with the path of what it cannot.
 
     Only what is `to_build` can be built again; other values are only compared.
     """
 
-    to_build: bool = False
-    lines: list[Line] = dataclasses.field(default_factory=list[Line])
-    # The classes and functions that were written, by name.
-    objects: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    def __init__(self, to_build: bool = False):
+        self.to_build = to_build
+        self.lines: list[Line] = []
+        # The classes and functions that were written, by name.
+        self.objects: dict[str, Any] = {}
 
     def write(self, x: Any, path: str) -> list[Line]:
         """Add the lines of a value; returns all."""
@@ -96,63 +96,52 @@ class Encoder:
         elif cls is ArrayRef:
             self._line(path, "array", x.number)
         elif cls in _SEQUENCES.values():
-            self._line(path, cls.__name__, None, len(x))
             if isinstance(x, set | frozenset):  # the same each time
                 x = sorted(x, key=lambda y: json.dumps(Encoder().write(y, path)))
-            for i, member in enumerate(x):
-                self.write(member, f"{path}[{i}]")
+            parts = [(f"{path}[{i}]", y) for i, y in enumerate(x)]
+            self._line(path, cls.__name__, None, parts)
         elif cls is dict:
-            self._line(path, "dict", None, 2 * len(x))
-            for key, value in x.items():
-                below = f"{path}[{describe_static(key)}]"
-                self.write(key, below)
-                self.write(value, below)
+            pairs = [(f"{path}[{describe_static(k)}]", (k, v)) for k, v in x.items()]
+            self._line(path, "dict", None, [(p, y) for p, pair in pairs for y in pair])
         else:
-            self._write_other(x, path)
+            self._write_other(x, reader_of(x), path)
         return self.lines
 
-    def _line(self, path: str, kind: str, about: Any, n_parts: int = 0) -> None:
-        self.lines.append([path, kind, about, n_parts])
+    def _line(
+        self, path: str, kind: str, about: Any, parts: Sequence[tuple[str, Any]] = ()
+    ) -> None:
+        self.lines.append([path, kind, about, len(parts)])
+        for below, part in parts:
+            self.write(part, below)
 
-    def _write_other(self, x: Any, path: str) -> None:
-        reader = reader_of(x)
+    def _write_other(self, x: Any, reader: Any, path: str) -> None:
         if reader.name in ("module", "fields"):
-            names = reader.names
-            self._line(path, "instance", [self._class(x, path), *names], len(names))
-            for name in names:
-                if not hasattr(x, name):
-                    raise _refused(x, path, f"`{name}` is not set")
-                self.write(object.__getattribute__(x, name), f"{path}.{name}")
+            get = object.__getattribute__
+            parts = [(f"{path}.{name}", get(x, name)) for name in reader.names]
+            self._line(path, "instance", [self._class(x, path), *reader.names], parts)
         elif reader.name in ("node", "tuple"):  # a named tuple
             children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
-            self._line(path, "node", self._class(x, path), 1 + len(children))
-            self.write(treedef.node_data()[1], path)
-            for key, child in children:
-                self.write(child, path + jtu.keystr(key))
-        else:
-            self._write_static(x, reader, path)
-
-    def _write_static(self, x: Any, reader: Any, path: str) -> None:
-        cls, state = type(x), state_of(x) if reader.name in _BY_STATE else x
-        if isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
+            parts = [(path + jtu.keystr(key), child) for key, child in children]
+            aux = (path, treedef.node_data()[1])
+            self._line(path, "node", self._class(x, path), [aux, *parts])
+        elif isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
             self._line(path, "dtype", x.name)
-        elif isinstance(x, enum.Enum) and cls.__members__.get(x.name) is x:
+        elif isinstance(x, enum.Enum) and type(x).__members__.get(x.name) is x:
             self._line(path, "member", [self._class(x, path), x.name])
-        elif cls is functools.partial:
-            self._line(path, "partial", None, 3)
-            for name in ("func", "args", "keywords"):
-                self.write(getattr(x, name), f"{path}.{name}")
+        elif type(x) is functools.partial:
+            names = ("func", "args", "keywords")
+            parts = [(f"{path}.{name}", getattr(x, name)) for name in names]
+            self._line(path, "partial", None, parts)
         elif not isinstance(x, jax.Array) and (name := name_of(x)) is not None:
             self.objects[name] = x
             self._line(path, "name", name)
-        elif state is x:
+        elif reader.name not in _BY_STATE or (state := state_of(x)) is x:
             is_function = callable(x) and hasattr(x, "__qualname__")
             raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
         elif self.to_build:
             raise _refused(x, path, _RESULT)
         else:
-            self._line(path, "state", self._class(x, path), 1)
-            self.write(state, path)
+            self._line(path, "state", self._class(x, path), [(path, state)])
 
     def _class(self, x: Any, path: str) -> str:
         """The name of a value's class."""
@@ -218,20 +207,14 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
         return found.__members__[about[1]]
     if kind == "node":
         leaves = [jtu.tree_structure(0)] * (n_parts - 1)
-        treedef = jtu.PyTreeDef.from_node_data_and_children(
-            jtu.default_registry, (found, parts[0]), leaves
-        )
+        make = jtu.PyTreeDef.from_node_data_and_children
+        treedef = make(jtu.default_registry, (found, parts[0]), leaves)
         return jtu.tree_unflatten(treedef, parts[1:])
-    if kind == "instance":
-        return _instance(found, list(about[1:]), parts)
-    raise ExportFileError(f"its header is invalid ({kind!r})")
-
-
-def _instance(cls: type, names: list[str], values: list[Any]) -> Any:
-    """An instance with these fields."""
-    if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
-        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
-    out = object.__new__(cls)
-    for name, value in zip(names, values, strict=True):
+    if kind != "instance":
+        raise ExportFileError(f"its header is invalid ({kind!r})")
+    if not issubclass(found, eqx.Module) and generated_fields(found) is None:
+        raise ExportFileError(f"{found!r} is not a Module or a dataclass")
+    out = object.__new__(found)
+    for name, value in zip(about[1:], parts, strict=True):
         object.__setattr__(out, name, value)
     return out

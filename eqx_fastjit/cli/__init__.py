@@ -237,9 +237,9 @@ def export(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show the contents of an exported file."""
-    from eqx_fastjit._export._show import show as text_of
+    from eqx_fastjit import _export
 
-    print(text_of(options.file, everything=options.all))
+    print(_export.show(options.file, everything=options.all))
     return 0
 
 

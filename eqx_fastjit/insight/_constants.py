@@ -44,7 +44,7 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
     `function` is the Python function that was traced, for the names of the arrays.
     """
     found: dict[int, tuple[Any, Place]] = {}
-    for inner in scope.distinct():
+    for inner in scope.calls:
         values = dict(zip(inner.jax.constvars, inner.consts, strict=False))
         for e in inner.equations:
             for v in e.jax.invars:

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -61,10 +62,10 @@ class Equation:
     @property
     def place(self) -> Place:
         """The innermost line of the program's own; else of a library's."""
-        users = [x for x in self.path if is_users(x.file)]
-        for x in (users or self.path)[-1:]:
-            return Place(x.file, x.start[0], x.function)
-        return UNKNOWN
+        path = [x for x in self.path if is_users(x.file)] or self.path
+        if not path:
+            return UNKNOWN
+        return Place(path[-1].file, path[-1].start[0], path[-1].function)
 
 
 class Scope:
@@ -90,14 +91,12 @@ class Scope:
             for scope in equation.inner:
                 yield from scope.walk(place)
 
-    def distinct(self) -> "list[Scope]":
-        """This one and those inside, each once."""
-        found: list[Scope] = [self]
-        known: set[Scope] = {self}
-        for scope in found:
-            new = {x: None for e in scope.equations for x in e.inner if x not in known}
-            known.update(new)
-            found.extend(new)
+    @functools.cached_property
+    def calls(self) -> "Counter[Scope]":
+        """This one and those inside, outer ones first; how often each is called."""
+        found: Counter[Scope] = Counter([self])
+        for inner in (x for e in self.equations for x in e.inner):
+            found.update(inner.calls)
         return found
 
 

@@ -53,7 +53,7 @@ def look(event: Event, jaxpr: Any) -> Look:
         if jaxpr is None or not (is_long or calls_back):
             return out
         scope = read_jaxpr(jaxpr)
-        equations = (e for x in scope.distinct() for e in x.equations)
+        equations = (e for x in scope.calls for e in x.equations)
         only_checks = calls_back and not any(map(_is_own_callback, equations))
         out = Look(calls_back, only_checks)
         if is_long:

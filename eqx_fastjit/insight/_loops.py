@@ -30,7 +30,7 @@ class UnrolledLoop:
     place: Place
     # How often its body was executed: of a loop within another one, in all.
     iterations: int
-    # In all iterations, loops inside included.
+    # In all iterations of all calls, loops inside included.
     equations: int
     # Whether all iterations, but for one at most, have the same shapes, which a `scan`
     # requires.
@@ -104,11 +104,13 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
     members: dict[Place, list[Equation]] = collections.defaultdict(list)
     # By innermost loop, and the user's call in it: how often each equation is there.
     times: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
-    for inner in scope.distinct():
+    sizes: Counter[Place] = Counter()
+    for inner, calls in scope.calls.items():
         for e in () if inner.is_jax else inner.equations:
             loops = around(e.path)
             for place in loops:
                 members[place].append(e)
+                sizes[place] += calls * e.size
             if loops:
                 call = tuple(frame for frame in e.path if is_users(frame.file))
                 times[loops[-1], inner, call][e.name, e.frames] += 1
@@ -118,7 +120,6 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
         executed[place].append(_times(sorted(counts.values())))
     found: list[UnrolledLoop] = []
     taken: set[Equation] = set()
-    sizes = {place: sum(e.size for e in members[place]) for place in executed}
     for place in sorted(executed, key=lambda x: -sizes[x]):
         equations, n = members[place], statistics.median_low(executed[place])
         loop = UnrolledLoop(place, n, sizes[place], _is_uniform(equations, n))
@@ -133,9 +134,9 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
 def _times(counts: list[int]) -> int:
     """How often a call was executed, by how often its equations are there.
 
-    A library has loops of its own (`jnp.stack`, the layers of its models), but
-    something in it is there once for each call. A gradient makes several equations of
-    one. Under `vmap`, the first iteration has equations of its own, and lacks others:
+    A library has loops of its own (`jnp.stack`, the layers of its models), and a
+    gradient makes several equations of one: of the lower third, there is one for each
+    call. Under `vmap`, the first iteration has equations of its own, and lacks others:
     what is carried is not yet batched.
     """
     n = counts[(len(counts) - 1) // 3]

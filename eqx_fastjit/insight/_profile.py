@@ -9,11 +9,11 @@ import collections
 import dataclasses
 import functools
 import importlib.util
-import os
 import re
 import statistics
 import time
 from collections.abc import Callable
+from os import sep
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -237,16 +237,12 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
     tree.render_preamble = lambda session: ""  # a logo and a clock
     if show_all:
         tree.processors.remove(group_library_frames_processor)
-    lines = map(str.rstrip, tree.render(session).strip().split("\n"))
-    text = "\n".join(lines)
+    text = re.sub(" +$", "", tree.render(session).strip(), flags=re.M)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 
 
 # In these, a function is traced, compiled or run as a whole.
-_JITTING = tuple(
-    x.replace("/", os.sep)
-    for x in ("jax/_src/pjit.py", "equinox/_jit.py", "eqx_fastjit/_traced.py")
-)
+_JITTING = (f"{JAX[0]}_src{sep}pjit.py", f"equinox{sep}_jit.py", f"{JAX[1]}_traced.py")
 # In these, Python waits for a result.
 _READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
 

@@ -40,10 +40,7 @@ def _row(
     spared: dict[Event, float],
     left: dict[Event, float],
 ) -> Row:
-    """A row, by what is spared of each compilation, which is taken from what is `left`.
-
-    It is of the function that compiles longest.
-    """
+    """A row of what is spared of compilations, which is taken from what is `left`."""
     for event, seconds in spared.items():
         left[event] -= seconds
     return Row(
@@ -68,10 +65,8 @@ def loop_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
             by_place[loop.place][event] = loop
     for place, loops in by_place.items():
         shares = {e: x.equations / look_at(run, e).equations for e, x in loops.items()}
-        spared: dict[Event, float] = {}
-        for event, loop in loops.items():
-            beyond = max(0.0, 1 - _SCANNED / loop.iterations)
-            spared[event] = min(left[event], event.seconds * shares[event] * beyond)
+        beyond = {e: max(0.0, 1 - _SCANNED / x.iterations) for e, x in loops.items()}
+        spared = {e: min(left[e], e.seconds * shares[e] * beyond[e]) for e in loops}
         longest, saved = max(loops, key=lambda e: e.seconds), sum(spared.values())
         facts = {
             "iterations": loops[longest].iterations,
@@ -138,8 +133,7 @@ def cache_rows(run: Run, left: dict[Event, float]) -> Iterator[Row]:
         remaining = [e for e in events if e in left]
         seconds = sum(min(left[e], e.compile) for e in remaining)
         saved = max(0.0, seconds - _READING * len(remaining))
-        is_more = whole > 1.2 * saved
-        more = f" ({show_seconds(whole)} without edits)" if is_more else ""
+        more = f" ({show_seconds(whole)} without edits)" if whole > 1.2 * saved else ""
         names = listed((name_of(e.function) for e in remaining), 3)
         facts = {"function": names, "more": more}
         part = part_of(rule, facts, saves=saved, gain=saved)

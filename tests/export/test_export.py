@@ -152,7 +152,7 @@ def test_several_platforms(path):
     with pytest.raises((ValueError, TypeError), match="cuda"):
         load(path)(functions.x())
     for wrong in ("cpu", ("cpux",)):
-        with pytest.raises(ValueError, match="expected some of 'cpu', 'cuda'"):
+        with pytest.raises(ValueError, match="'cpu', 'cuda'"):
             f.export(_X).save(path, platforms=wrong)
 
 

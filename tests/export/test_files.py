@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _private, filter_jit, load
-from eqx_fastjit._export import _format, _private as _export_private
-from eqx_fastjit._export._show import show
+from eqx_fastjit._export import _format, _private as _export_private, show
 from tests.export import functions
 
 

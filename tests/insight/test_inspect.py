@@ -18,8 +18,8 @@ KEY = jax.random.key(0)
 
 def line_of(text):
     """The line of this file that ends with a comment."""
-    with open(__file__) as file:
-        (line,) = [i for i, x in enumerate(file, 1) if x.rstrip().endswith(f"# {text}")]
+    lines = linecache.getlines(__file__)
+    (line,) = [i for i, x in enumerate(lines, 1) if x.endswith(f"# {text}\n")]
     return line
 
 
@@ -39,7 +39,6 @@ def test_equations_are_counted_by_line():
         ((__file__, line_of("one"), "two_lines"), 1),
     ]
     assert dict(found.lines[0].primitives) == {"sin": 1, "cos": 1, "add": 1}
-    assert "Equations by source line" in str(found)
     assert f"test_inspect.py:{line_of('three')}" in str(found)
 
 
@@ -89,6 +88,12 @@ def test_an_unrolled_loop_is_found_in_a_function_of_any_jit(jit):
     assert (loop.equations, loop.scan_equations) == (10, 3)
     assert "Unrolled Python loops (`jax.lax.scan` compiles" in str(found)
     assert "~3" in str(found)
+
+
+def test_a_loop_counts_in_each_call_of_its_function():
+    inner = jax.jit(unrolled)
+    (loop,) = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(2)).loops
+    assert (loop.iterations, loop.equations) == (5, 20)
 
 
 def nested(x):
@@ -181,10 +186,10 @@ def test_how_often_loops_run_and_whether_iterations_are_alike(f, args, number, a
     assert ("iterations differ" in str(found)) is not alike
 
 
-@pytest.mark.parametrize("jit", [filter_jit, jax.jit])
-def test_a_loop_around_the_call_is_none_of_the_function(jit):
-    f = [insight.inspect(jit(lambda x: x + 1.0), jnp.ones(2)) for _ in range(4)]
-    assert [x.loops for x in f] == [()] * 4
+def test_a_loop_around_the_call_is_none_of_the_function():
+    jitted = [filter_jit, jax.jit] * 4
+    found = [insight.inspect(jit(lambda x: x + 1.0), jnp.ones(2)) for jit in jitted]
+    assert {x.loops for x in found} == {()}
 
 
 def test_code_without_source_has_lines_and_no_loops():
@@ -227,9 +232,8 @@ def test_arrays_of_the_instance_are_arguments_of_a_method(named):
 
 
 def test_static_arguments_of_jax_jit_stay_static():
-    f = jax.jit(lambda x, n: x if n == 0 else x * n, static_argnums=1)
-    assert insight.inspect(f, jnp.ones(2), 0).equations == 0
-    assert insight.inspect(f, jnp.ones(2), 3).equations == 1
+    f = jax.jit(lambda x, n: x * n if n else x, static_argnums=1)
+    assert [insight.inspect(f, jnp.ones(2), n).equations for n in (0, 3)] == [0, 1]
 
 
 def test_what_was_traced_is_not_traced_again():
@@ -251,11 +255,7 @@ def test_bad_input_is_named(tool):
 
 def test_without_private_names_there_are_still_counts(monkeypatch):
     monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: [])
-
-    def missing(path):
-        raise AttributeError(path)
-
-    monkeypatch.setattr(_private, "resolve", missing)
+    monkeypatch.setattr(_private, "resolve", lambda path: getattr(None, path))
     found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))
     assert (found.equations, found.loops) == (10, ())
     assert [x.equations for x in found.lines] == [10]

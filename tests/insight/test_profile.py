@@ -29,8 +29,7 @@ def _quick(monkeypatch):
 def test_a_warm_call_is_timed_under_each_jit(named):
     name, method = named
     found = insight.profile(method, jnp.ones(2))
-    assert found.name == name
-    assert sorted(found.timings) == sorted(NAMES)
+    assert (found.name, sorted(found.timings)) == (name, sorted(NAMES))
     for timing in found.timings.values():
         assert 0 < timing.returns <= timing.ready
     text = str(found)
