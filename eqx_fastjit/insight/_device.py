@@ -58,7 +58,7 @@ class _Timed:
         # The calls that compiled nothing; which of them is to be made alone.
         self.calls = self.due = 0
         # Of the latest calls that were made alone: seconds until the call returned, and
-        # from there until its results were ready.
+        # until its results were ready.
         self.samples = collections.deque[tuple[float, float]](maxlen=100)
 
     def __getattr__(self, name: str) -> Any:  # `trace`, `lower`, ...
@@ -89,7 +89,7 @@ class _Timed:
         self.calls += 1
         if is_due:
             device.wait(results)
-            self.samples.append((returned - start, clock() - returned))
+            self.samples.append((returned - start, clock() - start))
             self.due += min(self.calls, _EVERY)
         ended = clock()
         device.seconds += ended - (began if device.ended is None else device.ended)
@@ -190,12 +190,12 @@ class Device(contextlib.ExitStack):
             return None
         calls, busy, dispatch = 0, 0.0, 0.0
         for timed in (x for x in self._all if x.calls):
-            call, rest = map(statistics.median, zip(*timed.samples, strict=True))
-            if call > _MOST_DISPATCH and rest < _SHORTEST:
-                call, rest = 0.0, call  # JAX has computed in the call itself
+            returned, ready = zip(*timed.samples, strict=True)
+            # The shortest one: a device that is a CPU may interrupt the call.
+            call = min(returned) if min(returned) < _MOST_DISPATCH else 0.0
             calls += timed.calls
-            busy += timed.calls * rest
-            dispatch += timed.calls * min(call, _MOST_DISPATCH)
+            busy += timed.calls * (statistics.median(ready) - call)
+            dispatch += timed.calls * call
         # If the program waited for more, that was of operations outside of jit.
         busy = min(self.seconds, max(busy, self._waited))
         ahead = min(self._ahead, self.seconds - busy)

@@ -145,11 +145,10 @@ def test_what_is_read_is_what_was_written(files):
 
 
 def test_lines_are_documented_json(files):
-    lines = [json.loads(line) for line in files[1].read_text().splitlines()]
-    assert lines[0]["type"] == "run" and lines[0]["version"] == VERSION == 4
-    assert lines[0]["packages"]["jax"]
-    assert {line["type"] for line in lines[1:-1]} == {"start", "compile"}
-    assert lines[-1]["type"] == "end"
+    first, *lines, last = map(json.loads, files[1].read_text().splitlines())
+    assert (first["type"], first["version"], last["type"]) == ("run", 4, "end")
+    assert first["packages"]["jax"]
+    assert {line["type"] for line in lines} == {"start", "compile"}
 
 
 def test_what_was_being_compiled_is_named(files, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from eqx_fastjit import _private, filter_jit, insight
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight import _device, _events, _waits
+from eqx_fastjit.insight import _device, _waits
 from eqx_fastjit.insight._device import Device
 from eqx_fastjit.insight._waits import Wait
 from tests.support.threads import in_threads
@@ -78,20 +78,15 @@ def test_an_expression_is_one_short_line():
 
 
 def test_waits_of_a_line_are_one_with_their_number():
-    x = jnp.ones(())
-
-    def train():
+    def train(x):
         for _ in range(3):
             float(x)
         x.item()
 
-    with Device() as device:
-        train()
-    here, there = device.waits.values()
+    here, there = waits_in(train, jnp.ones(()))
     first = train.__code__.co_firstlineno
-    assert here.place[:2] == (__file__, first + 2) and here.seconds > 0
-    assert here.place.function.endswith("train")
-    assert (here.what, here.count) == ("float(x)", 3)
+    assert here.place == (__file__, first + 2, train.__qualname__)
+    assert (here.what, here.count, here.seconds > 0) == ("float(x)", 3, True)
     assert there.place.line == first + 3
 
 
@@ -150,16 +145,12 @@ def test_looking_for_callbacks_disturbs_no_event():
     noinline = eqx.internal.noinline(lambda x: x + 1)
     inner = filter_jit(lambda x: noinline(x))
     outer = filter_jit(lambda x: inner(x) * 2)
-    events = []
-    _events.watch(events.append)
-    try:
-        with insight.doctor():
-            outer(jnp.ones(3))
-    finally:
-        _events.unwatch(events.append)
-    found = [x for x in events if not x.is_outside]
-    assert [(x.traced, x.is_part) for x in found] == [(True, True), (True, False)]
-    assert found[0].inside == found[1].number
+    with insight.doctor() as report:
+        outer(jnp.ones(3))
+    events = report.to_dict()["run"]["events"]
+    first, last = [x for x in events if x["function"]["number"] > 0]
+    assert first["traced"] and not first["compile"] and last["compile"]
+    assert first["inside"] == last["number"]
 
 
 def test_exceptions_come_through():
