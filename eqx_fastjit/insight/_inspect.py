@@ -16,7 +16,6 @@ from ._profile import target
 from ._words import plural, show_bytes, show_place, table
 
 
-# Titles of tables.
 _LINES = "Equations by source line"
 _LOOPS = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
 _CONSTANTS = "Captured constants (large arrays compile faster as arguments)"

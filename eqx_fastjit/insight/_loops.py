@@ -134,9 +134,9 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
 def _times(counts: list[int]) -> int:
     """How often a call was executed, by how often its equations are there.
 
-    A library has loops of its own (`jnp.stack`, the layers of its models), but
-    something in it is there once for each call. A gradient makes several equations of
-    one. Under `vmap`, the first iteration has equations of its own, and lacks others:
+    A library has loops of its own (`jnp.stack`, the layers of its models), and a
+    gradient makes several equations of one: of the lower third, there is one for each
+    call. Under `vmap`, the first iteration has equations of its own, and lacks others:
     what is carried is not yet batched.
     """
     n = counts[(len(counts) - 1) // 3]

@@ -30,11 +30,7 @@ class ProgramProfile:
         self._device = Device().__enter__()
 
     def report(self) -> str:
-        """What the program, which is over, spent its time on.
-
-        **Returns:** pyinstrument's tree, a sentence on operations outside of jit, and
-        one on the device.
-        """
+        """Where Python was in the program, which is over, and what the device did."""
         session = self._profiler.stop()
         from ._profile import outside_of_jit, tree_text
 
