@@ -175,7 +175,7 @@ def _short(text: str) -> str:
 
 
 # In a path: a variable that a function refers to, or that a partial binds; or a field.
-_CELL = re.compile(r"<(\w+)>|\.(?:keywords|args)\['?(\w+)'?\]")
+_CELL = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
 _MADE = {"function": _CELL, "callable": _CELL, "object": re.compile(r"\.(\w+)")}
 
 

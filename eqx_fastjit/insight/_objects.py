@@ -136,18 +136,18 @@ class Object:
             for x in table.varying
             if any(x == y or is_below(x, y) for y in self.paths)
         ]
-        before: dict[str, Leaf] | None = None
+        before: dict[str, str] | None = None
         known, found = set[int](), list[bool]()
         for i, row in zip(self.ids, table.rows, strict=True):
-            there = {path: x for path in own if (x := row.leaves.get(path))}
-            arrays = [x for x in there.values() if x.kind == "array"]
+            there = (x for path in own if (x := row.leaves.get(path)))
+            arrays = {x.path: x.text for x in there if x.kind == "array"}
             # A shape that nothing has yet is that of the next call.
             if arrays or self.kind not in ("size", "dtype"):
                 if before is not None and i not in known:
-                    new = {x.text for x in arrays if x != before.get(x.path)}
+                    new = {x for path, x in arrays.items() if x != before.get(path)}
                     found.append(bool(new) and new <= returned)
                 known.add(i)
-                before = there
+                before = arrays
             returned.update(row.program.returns if row.program else ())
         return bool(found) and all(found)
 

@@ -6,6 +6,7 @@ stand those that are near to another rule, or to none.
 
 import dataclasses
 import enum
+import functools
 import os
 
 import equinox as eqx
@@ -225,6 +226,14 @@ CASES = {
         model_in_a_closure,
         "3 of 1: function g 2",
         "g made again: model <MLP> [function]: make it once; pass model",
+    ),
+    "a number that a partial binds": (
+        called(
+            lambda g, x: g(x),
+            *((functools.partial(lambda n, x: n * x, n), X) for n in (1.5, 2.5)),
+        ),
+        "2 of 1: function g 1",
+        "g made again: args[0] 1.5, 2.5 [function]: make it once; pass args[0]",
     ),
     "a label and an optimiser, which save together": (
         called(
