@@ -157,11 +157,8 @@ def doctor(options: argparse.Namespace) -> int:
         code = run(options, watch.jax_imported, awaited=PACKAGES)
         sys.stdout.flush()  # what the program has printed comes first
         if not watch.stop() and not (options.json or options.html):
-            print(
-                "eqx-fastjit doctor: nothing was compiled.",
-                *watch.notes,
-                file=sys.stderr,
-            )
+            said = ["eqx-fastjit doctor: nothing was compiled.", *watch.notes]
+            print(*said, file=sys.stderr)
             return code
         report = watch.report(name, code)
     from eqx_fastjit.insight import _file, _page, _text
@@ -217,8 +214,7 @@ def export(options: argparse.Namespace) -> int:
     """Trace a function, and save it to a file."""
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        function = pkgutil.resolve_name(options.function)
-        factory = pkgutil.resolve_name(options.args)
+        function, factory = map(pkgutil.resolve_name, (options.function, options.args))
     except (ImportError, AttributeError, ValueError) as e:
         raise CommandError(str(e)) from e
     if not (callable(function) and callable(factory)):

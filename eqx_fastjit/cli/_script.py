@@ -139,23 +139,17 @@ def _use_cache(directory: str) -> None:
     JAX reads these variables when it is imported, so they are set before that. What is
     set in the environment wins, and so does what the program sets later.
     """
-    for name, value in (
-        ("JAX_COMPILATION_CACHE_DIR", directory or _folder()),
-        ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
-        ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
-    ):
-        os.environ.setdefault(name, value)
-
-
-def _folder() -> str:
-    """A folder for this version of JAX and this kind of processor.
-
-    What XLA compiles for one kind may not run on another.
-    """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    # What XLA compiles for one kind of processor may not run on another.
     kind = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         kind = next((x for x in lines if x.startswith(("flags", "Features"))), kind)
     digest = hashlib.md5(kind.encode(), usedforsecurity=False).hexdigest()
     name = f"jax-{version('jaxlib')}-{platform.machine()}-{digest[:8]}"
-    return os.path.join(base, "eqx_fastjit", name)
+    folder = directory or os.path.join(base, "eqx_fastjit", name)
+    for variable, value in (
+        ("JAX_COMPILATION_CACHE_DIR", folder),
+        ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
+        ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
+    ):
+        os.environ.setdefault(variable, value)

@@ -210,8 +210,6 @@ def test_fail_on_any(second, code, tmp_path):
     assert ("[stale-value]" in ended.stderr) == bool(code)
 
 
-# --- the persistent cache ---
-
 CACHED = """
 import os, sys
 import equinox as eqx, jax, numpy as np
@@ -251,17 +249,13 @@ def test_a_second_process_reads_from_the_cache(cached, tmp_path):
 
 
 def test_a_directory_for_the_cache(cached, tmp_path):
-    """One that is not there yet is made."""
+    """One that is not there yet is made. The environment has the last word."""
     assert cached("run", "--cache=kept")[:2] == (False, tmp_path / "kept")
     words = ("doctor", "--verbose", "--cache=kept")
     assert cached(*words)[:2] == (True, tmp_path / "kept")
-    assert not (tmp_path / "home").exists()
-
-
-def test_the_environment_has_the_last_word_on_the_cache(cached, tmp_path):
     own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own")}
-    _, folder, _ = cached("run", "--cache=kept", **own)
-    assert folder == tmp_path / "own" and not (tmp_path / "kept").exists()
+    assert cached("run", "--cache=other", **own)[:2] == (False, tmp_path / "own")
+    assert not (tmp_path / "home").exists() and not (tmp_path / "other").exists()
 
 
 def test_interrupts_end_the_program_as_under_python(tmp_path):

@@ -23,10 +23,6 @@ def test_fails():
     f(np.ones(2))
     f(np.ones(3))
 
-@pytest.mark.retrace_guard(max_traces=1)
-def test_passes():
-    f(np.ones(4))
-
 def test_fixture(retrace_guard):
     f(np.ones(5))
     with retrace_guard(max_traces=0):
@@ -38,14 +34,6 @@ def test_programs():
     f(np.ones(7))
     g(np.ones(6), 1)
     g(np.ones(6), 2)
-
-@pytest.mark.retrace_guard(max_traces="a")
-def test_bad_limit():
-    pass
-
-@pytest.mark.retrace_guard(1)
-def test_positional():
-    pass
 """
 
 
@@ -63,17 +51,15 @@ def outcomes(folder, tests, *options, code=1):
 
 def test_marker_and_fixture(tmp_path):
     text = outcomes(tmp_path, TESTS)
-    assert "2 passed" in text and "4 failed" in text
+    assert "1 passed" in text and "2 failed" in text
     assert "x float32[2], float32[3]" in text
     assert "n 1, 2 [number]: jnp.asarray(n)" in text
-    assert "test_bad_limit - ValueError: guard(max_traces='a')" in text
-    assert "test_positional - TypeError: " in text
 
 
 def test_all_tests_by_an_option(tmp_path):
     """`--retrace-guard` is the marker of each test that has none."""
     tests = TESTS.replace("@pytest.mark.retrace_guard\n", "")
-    assert "3 passed" in outcomes(tmp_path, tests)
+    assert "2 passed" in outcomes(tmp_path, tests)
     assert "[number]" in outcomes(tmp_path, tests, "--retrace-guard")
 
 
