@@ -11,7 +11,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,9 @@ def _print_versions() -> int:
     print("eqx_fastjit", eqx_fastjit.__version__)
     try:
         print("equinox", version("equinox"))
+    except PackageNotFoundError:
+        print("equinox: not installed")
+    try:
         print("engine", eqx_fastjit.engine(), flush=True)
         import jax
 
