@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-m", dest="is_module", **flag, help="run a module")
     add("--async", dest="is_async", **flag, help="calls return immediately, as in JAX")
     add("--cache", metavar="[=DIR]", help="keep what is compiled: in DIR, or ~/.cache")
-    commands.add_parser(
-        "run", parents=[program], help="run a program with this filter_jit"
-    )
+    commands.add_parser("run", parents=[program], help="run a program with it")
     doctor = commands.add_parser(
         "doctor",
         parents=[program],
@@ -162,15 +160,17 @@ def doctor(options: argparse.Namespace) -> int:
         code = run(options, watch.jax_imported, awaited=PACKAGES)
         sys.stdout.flush()  # what the program has printed comes first
         if not watch.stop() and not (options.json or options.html):
-            said = ["eqx-fastjit doctor: nothing was compiled.", *watch.notes]
-            print(*said, file=sys.stderr)
+            notes = " ".join(watch.notes)
+            print(f"eqx-fastjit doctor: nothing was compiled. {notes}", file=sys.stderr)
             return code
         report = watch.report(name, code)
-    from eqx_fastjit.insight import _file, _page, _text
+    from eqx_fastjit.insight import _file, _text
 
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
+        from eqx_fastjit.insight import _page
+
         options.html.write_text(_page.page(report), encoding="utf-8")
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))

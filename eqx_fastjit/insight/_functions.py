@@ -108,10 +108,10 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         if x.aspect == "axis"
     }
     is_size = found.kind == "size" and not found.is_model
-    # Of values that change together, and of several lengths, each.
     is_padded = is_size and len({*axes.values()}) > 1
-    is_each = is_padded or found.kind in ("number", "label")
-    paths = found.paths if is_size or is_each else [found.path]
+    # Of what changes together, each.
+    is_each = is_size or found.kind in ("number", "label")
+    paths = found.paths if is_each else [found.path]
     if found.kind == "number":  # what the programs have as a literal is read
         paths = sorted(paths, key=lambda x: not is_literal(table, x))
     shown: dict[tuple[str, ...], list[str]] = {}  # by values, which several may share
