@@ -75,8 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("-m", dest="is_module", **flag, help="run a module")
     add("--async", dest="is_async", **flag, help="calls return immediately, as in JAX")
-    add("--cache", metavar="[=DIR]", help="keep what is compiled for later runs")
-    commands.add_parser("run", parents=[program], help="run a program with it")
+    add("--cache", metavar="[=DIR]", help="keep what is compiled: in DIR, or ~/.cache")
+    commands.add_parser(
+        "run", parents=[program], help="run a program with this filter_jit"
+    )
     doctor = commands.add_parser(
         "doctor",
         parents=[program],

@@ -195,7 +195,10 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         captured = table.leaf(path)
         below = [x for x in table.varying if x == path or is_below(x, path)]
         inside = {x: leaf for x in below if (leaf := table.leaf(x)) is not None}
-        numbers = [name + x.removeprefix(path) for x in inside if is_number(inside[x])]
+        # Of an object, its field; of a function, a variable around it.
+        own = "" if found.kind == "object" else name
+        paths = [x for x in inside if is_number(inside[x])]
+        numbers = [own + x.removeprefix(path) if own else x for x in paths]
         texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
         shown.append(f"{name} {_some([shortened(_short(x), 24) for x in texts], 2)}")
         is_module = captured is not None and captured.is_module
@@ -203,7 +206,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
             passed.append(name)  # as a whole, such as a model
         elif numbers:
             # Of a configuration with many it is not known which it reads.
-            passed += numbers if len(numbers) < 3 else [f"what it reads of {name}"]
+            arrays = [f"jnp.asarray({x})" for x in numbers]
+            passed += arrays if len(arrays) < 3 else [f"what it reads of {name}"]
         # What is equal but for being made again has nothing that could be passed.
         elif len(texts) > 1 and not is_optimiser(captured):
             passed.append(name)

@@ -137,7 +137,7 @@ def blocks(
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = listed((x.function for x in prices), 3)
-        text = f"Other programs took {seconds}, of {names} (--verbose)."
+        text = f"What has to be compiled took {seconds}: {names} (--verbose)."
         yield "", wrapped(text, columns=columns)
     for note in (_legend(report), *report.notes):
         yield "dim", wrapped(note, columns=columns)
@@ -162,7 +162,10 @@ def _time(report: Report) -> str:
 def _legend(report: Report) -> str:
     """What stands in rows, in words."""
     parts = [part for row in report.findings for part in row.parts]
-    said = [f"`eqx-fastjit rule {x.rule}` explains that rule." for x in parts[:1]]
+    names = "Names are those of the function's parameters."
+    said = [
+        f"`eqx-fastjit rule {x.rule}` explains that rule. {names}" for x in parts[:1]
+    ]
     if any(x.gain is None for x in parts):
         said.append('"and": only with the edit above it.')
     if any(x.other_data for x in parts):

@@ -220,7 +220,7 @@ CASES = {
     "an object that is made again with another value": (
         called(lambda s, x: x * s.rate, *((Scale(n), X) for n in (1, 2, 2))),
         "3 of 1: object s 2",
-        "s made again: rate 1, 2 [object]: make it once; pass rate",
+        "s made again: rate 1, 2 [object]: make it once; pass jnp.asarray(s.rate)",
     ),
     "a model that a function captures": (
         model_in_a_closure,
@@ -233,7 +233,7 @@ CASES = {
             *((functools.partial(lambda n, x: n * x, n), X) for n in (1.5, 2.5)),
         ),
         "2 of 1: function g 1",
-        "g made again: args[0] 1.5, 2.5 [function]: make it once; pass args[0]",
+        "g made again: args[0] 1.5, 2.5 [function]: make it once; pass jnp.asarray(a",
     ),
     "a label and an optimiser, which save together": (
         called(
