@@ -29,6 +29,10 @@ def _short_loops_count(monkeypatch):
 LOSS = Wait(Place("a.py", 1, "train"), "float(loss)")
 
 
+class _Array:
+    pass
+
+
 class Simulated:
     """A loop of a thousand steps, with a clock of its own. Times are in seconds."""
 
@@ -52,9 +56,9 @@ class Simulated:
             self.done = max(self.now, self.done) + seconds
             self.computed += seconds
             self.now = self.now if self.is_asynchronous else self.done
-            return [types.SimpleNamespace(), "handle"]
+            return [_Array(), "handle"]
 
-        timed = _device._Timed(self.device, jitted, types.SimpleNamespace())
+        timed = _device._Timed(self.device, jitted, _Array())
         self.device._all.append(timed)
         return timed if self.is_timed else jitted
 
