@@ -43,8 +43,6 @@ class Simulated:
         self.device = Device()
         clock = types.SimpleNamespace(perf_counter=lambda: self.now)
         monkeypatch.setattr(_device, "time", clock)
-        names = types.SimpleNamespace(Array=_Array, tree=jax.tree)
-        monkeypatch.setattr(_device, "jax", names)
         monkeypatch.setattr(self.device, "wait", self.wait)
         self.is_timed, self.is_asynchronous = is_timed, is_asynchronous
 
@@ -90,16 +88,14 @@ LOOPS = {
     "device": ([1e-3], 0.0),
     "python": ([0.1e-3], 0.9e-3),
     "both": ([0.95e-3], 0.95e-3),
-    "half": ([0.5e-3], 0.5e-3),
     "short calls": ([20e-6], 0.0),
     "two functions": ([0.2e-3, 0.7e-3], 0.3e-3),
 }
-READS = {"no reads": 0, "each is read": 1, "some are read": 10}
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-@pytest.mark.parametrize("reads", READS.values(), ids=READS)
-@pytest.mark.parametrize("drops", [False, True], ids=["kept", "dropped"])
+@pytest.mark.parametrize("reads", [0, 1, 10])  # one in so many steps, or none
+@pytest.mark.parametrize("drops", [False, True])
 def test_idle_is_what_the_device_did_not_compute(monkeypatch, loop, reads, drops):
     """And to look for it takes at most three hundredths of the loop's time."""
     plain, _ = Simulated(monkeypatch, is_timed=False).run(*loop, reads, drops)
@@ -230,19 +226,16 @@ def test_only_calls_that_run_and_compile_nothing_count():
 
 
 def test_after_the_context_all_is_as_before():
-    array = type(jnp.ones(()))
-    names = "_value", "block_until_ready"
-
     def hooked():
-        arrays = [vars(array)[name] for name in names]
-        return [*arrays, np.asarray, np.array, jax.block_until_ready, Function.jit]
+        return [*vars(type(jnp.ones(()))).values(), *vars(np).values(), Function.jit]
 
     before = hooked()
     with Device() as device:
         f = filter_jit(lambda x: x + 1)
         f(jnp.ones(2))
-        assert not {*map(id, before)} & {*map(id, hooked())}
-    assert hooked() == before
+        changed = [x is not y for x, y in zip(before, hooked(), strict=True)]
+        assert sum(changed) == 5
+    assert [*map(id, hooked())] == [*map(id, before)]
     assert device.use() is None
     assert f(jnp.ones(2)).tolist() == [2, 2]
 

@@ -6,7 +6,6 @@ Promises 36, 39 of docs/reliability.md.
 import json
 import signal
 import socket
-import time
 
 import pytest
 
@@ -131,8 +130,7 @@ def ours(run):
 def test_what_is_read_is_what_was_written(files):
     run = read(str(files[1]))
     assert run.exit_code == 0 and run.program.endswith("steps.py 4")
-    assert 0 < sum(r.seconds for r in run.events) < run.seconds < 300
-    assert abs(run.started + run.seconds - time.time()) < 300
+    assert 0 < sum(r.seconds for r in run.events) < run.seconds
     last = ours(run)[-1]
     assert last.function.name == "step" and last.function.place.line == 11
     assert last.frames[0].line == 17
@@ -156,8 +154,7 @@ def test_what_was_being_compiled_is_named(files, tmp_path):
     text, killed = files[0].read_text(), read(str(files[0]))
     assert killed.exit_code is None and "Compiling" not in " ".join(killed.notes)
     file = tmp_path / "hanging.jsonl"
-    last = text.rindex('"type": "compile"')
-    file.write_text(text[: last + 40])
+    file.write_text(text[: text.rindex('"type": "compile"') + 40])
     notes = " ".join(read(str(file)).notes)
     assert "Compiling `step`, called at " in notes and "has not ended" in notes
 

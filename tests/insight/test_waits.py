@@ -128,11 +128,10 @@ BLOCKING = {
 }
 
 
-@pytest.mark.parametrize(
-    ("jit", "f", "make", "has_to"), BLOCKING.values(), ids=BLOCKING
-)
-def test_a_jitted_call_that_blocks(jit, f, make, has_to):
+@pytest.mark.parametrize("case", BLOCKING)
+def test_a_jitted_call_that_blocks(case):
     """One that has to is no finding: `--async` would not change it."""
+    jit, f, make, has_to = BLOCKING[case]
     f, x = jit(f), make(())
     found = waits_in(lambda: [f(x) for _ in range(3)])
     (wait,) = [x for x in found if x.what == _waits.JITTED_CALL]
@@ -154,14 +153,12 @@ def test_looking_for_callbacks_disturbs_no_event():
 
 
 def test_exceptions_come_through():
-    with Device() as device:
-        with pytest.raises(TypeError):
-            float(jnp.ones(2))
-        with pytest.raises(RuntimeError, match="deleted"):
-            x = jnp.ones(2)
-            x.delete()
-            x.block_until_ready()
-    assert [x.what for x in device.waits.values()] == ["x.block_until_ready()"]
+    with pytest.raises(TypeError), Device():
+        float(jnp.ones(2))
+    with pytest.raises(RuntimeError, match="deleted"), Device():
+        x = jnp.ones(2)
+        x.delete()
+        x.block_until_ready()
 
 
 def test_waits_of_other_threads_are_not_the_programs():
@@ -202,7 +199,6 @@ ELSEWHERE = Wait(LINE._replace(function="test"), "int(i)", 1500, 0.0, 1500, True
     [
         ([LOSS], 0.15, "waits", "float(loss) 1500 x 800 us"),
         ([CALLS, LOSS], 0.15, "blocking-call", "calls that block 1500 x 1.2 ms"),
-        ([LOSS, CALLS], 0.15, "blocking-call", "calls that block 1500 x 1.2 ms"),
         # The device computes meanwhile.
         ([LOSS], 0.0, None, ""),
         # What is read in each step decides what comes next.
