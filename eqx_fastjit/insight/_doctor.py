@@ -8,7 +8,6 @@ from typing import Any
 
 from ._events import history
 from ._file import as_json, cache_directory, Run
-from ._page import in_notebook, page
 from ._report import make_report, Report
 from ._rules import Row
 from ._text import blocks
@@ -43,6 +42,8 @@ class DoctorReport:
 
     def to_html(self) -> str:
         """The report as a page of its own, which loads nothing."""
+        from ._page import page  # and with it jinja2, which a text does not need
+
         return page(self._made())
 
     def text(self, *, verbose: bool = False) -> str:
@@ -57,6 +58,10 @@ class DoctorReport:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
+        try:
+            from ._page import in_notebook
+        except ImportError:  # of jinja2, which only the extra `insight` has
+            return None
         return None if self._report is None else in_notebook(self.to_html())
 
     def _made(self) -> Report:

@@ -4,6 +4,7 @@ Promises 36, 39 of docs/reliability.md.
 """
 
 import signal
+import sys
 
 import jax.numpy as jnp
 import nbclient
@@ -21,7 +22,7 @@ def make():
     return eqx_fastjit.filter_jit(lambda x, n: x * n)
 
 
-def test_a_block():
+def test_a_block(monkeypatch):
     """Compared with what was compiled before; as text, dictionary and page."""
     step = make()
     step(jnp.ones(2), 0)
@@ -38,6 +39,8 @@ def test_a_block():
     as_dict = report.to_dict()
     assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
+    monkeypatch.setitem(sys.modules, "eqx_fastjit.insight._page", None)  # no jinja2
+    assert report._repr_html_() is None
 
 
 def test_exceptions_pass_and_end_it():
