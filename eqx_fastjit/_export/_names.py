@@ -8,14 +8,16 @@ What merely passes through an allowed package (`"numpy:os.system"`) is refused.
 import importlib
 import sys
 import types
+from collections import defaultdict, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._format import ExportFileError
 
 
-_OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes", "collections")
+_OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
 _BUILTINS = (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
+_STANDARD = (*_BUILTINS, OrderedDict, defaultdict)
 # JAX defines many functions in private modules, which change. These have public names.
 _PUBLIC = (
     *("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.numpy.linalg", "jax.lax"),
@@ -59,7 +61,8 @@ class Names:
     """What a file may name: objects that are known, and those of some packages."""
 
     def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
-        self._known = {f"builtins:{x.__name__}": x for x in _BUILTINS} | dict(known)
+        standard = {f"{x.__module__}:{x.__name__}": x for x in _STANDARD}
+        self._known = {**standard, **known}
         self._imported = (allow,) if isinstance(allow, str) else tuple(allow)
         self._allowed = (*self._imported, *_OWN_PACKAGES)
 
@@ -69,11 +72,10 @@ class Names:
             return self._known[name]
         module, _, qualname = name.partition(":")
         if not _is_inside(module, self._allowed):
-            package = module.partition(".")[0]
             raise ExportFileError(
                 f"it needs {name}, which may not be imported. If you trust this code, "
-                f"pass `allow={package!r}`; or pass `example=`, the arguments of a "
-                "call as a tuple"
+                f"pass `allow={module.partition('.')[0]!r}`; or pass `example=`, the "
+                "arguments of a call as a tuple"
             )
         if _is_inside(module, self._imported):
             importlib.import_module(module)
@@ -82,7 +84,5 @@ class Names:
             raise ExportFileError(f"it needs {name}, which does not exist here")
         home = getattr(found, "__module__", None) or type(found).__module__
         if not _is_inside(home, (*self._allowed, "jaxlib")):
-            raise ExportFileError(
-                f"it needs {name}, which comes from {home!r} and may not be imported"
-            )
+            raise ExportFileError(f"it needs {name}, which {home!r} has: not allowed")
         return found
