@@ -1,5 +1,6 @@
 """The row of a function: what its compilations cost, and each edit in words."""
 
+import ast
 import contextlib
 import re
 from typing import Any
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
-from ._describe import is_below, Leaf
+from ._describe import argument_of, is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
 from ._events import Event
 from ._objects import is_literal, is_number, is_optimiser, Object
+from ._reads import expressions_in
 from ._rules import Part, part_of, Row
 from ._table import Column, Table
 from ._why import costliest, line_of, name_of, show_placement
@@ -119,6 +121,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         own = _values(found, path) if is_each else values
         shown.setdefault((*own,), []).append(path)
     groups = [*shown.items()][:3]
+    passed = [_at_call(table, x) for x in paths]
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
     dtypes = dict.fromkeys(x.dtype for x in found.leaves if x and x.dtype)
@@ -129,7 +132,7 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
             [f"{listed(x, 3)} {_some([*map(_short, own)])}" for own, x in groups]
             + [f"{len(shown) - 3} more"] * (len(shown) > 3)
         ),
-        "array": listed((f"jnp.asarray({form.format(x)})" for x in paths), 3),
+        "array": listed((f"jnp.asarray({form.format(x)})" for x in passed), 3),
         "owner": (leaf and leaf.of) or "object",
         "programs": len({*table.programs}),
         "rates": _RATES,
@@ -146,6 +149,30 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         else f"{max([*axes.values(), *sizes])}, the longest here",
         **_closure(table, found),
     }
+
+
+def _at_call(table: Table, path: str) -> str:
+    """What calls pass for an argument, by their source; its own name if unknown."""
+    own, event, found = argument_of(path), table.rows[-1].event, set[str]()
+    name, leaves = event.function.name, event.signature
+    paths = [x.path for x in leaves if x.kind != "configuration"]
+    names = [x for x in paths if x == argument_of(x) != name]
+    for line in {x for row in table.rows if (x := line_of(row.event))}:
+        for node in expressions_in(line.file).values():
+            if not isinstance(node, ast.Call) or node.lineno != line.line:
+                continue
+            match node.func:
+                case ast.Name(id=called):
+                    passed = node.args
+                case ast.Attribute(value=owner, attr=called):  # perhaps a method
+                    passed = [owner] * (names[:1] == ["self"]) + node.args
+                case _:
+                    continue
+            given: dict[Any, ast.expr] = dict(zip(names, passed, strict=False))
+            given |= {x.arg: x.value for x in node.keywords}
+            if called == name and not any(isinstance(x, ast.Starred) for x in passed):
+                found.add(ast.unparse(given[own]) if own in given else own)
+    return found.pop() + path[len(own) :] if len(found) == 1 else path
 
 
 def _widest(dtypes: list[str]) -> str:

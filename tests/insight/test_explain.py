@@ -103,11 +103,6 @@ def test_a_method_is_that_of_all_instances():
     assert only(explain(Scale(3).apply)).path == "self.by"
 
 
-def test_a_function_that_is_not_jitted_is_refused():
-    with pytest.raises(TypeError):
-        explain(lambda x: x)
-
-
 # --- texts ---
 
 

@@ -134,6 +134,17 @@ def sweep():
         step(config, optax.adam(1e-3 * (i + 1)), model, X)
 
 
+def other_names():
+    """A call passes expressions that are called otherwise in the function."""
+
+    @filter_jit
+    def step(x, rate, *, n):
+        return x * rate * n
+
+    for i in range(3):
+        step(X, i / 2, n=i)
+
+
 def optimiser_in_a_closure():
     for rate in (0.1, 0.2, 0.3):
         opt = optax.sgd(rate)
@@ -199,6 +210,12 @@ CASES = {
         called(lambda x, n: x * n, (X, 1), (X, 2.0)),
         "2 of 1: number n 1",
         "n 1 (int), 2.0 (float) [number]: jnp.asarray(float(n))",
+    ),
+    "numbers, as they stand in the call": (
+        other_names,
+        "3 of 1: number rate 2, and number n",
+        "rate 0.0, 0.5, 1.0 [number]: jnp.asarray(i / 2)",
+        "n 0, 1, 2 [number]: jnp.asarray(i)",
     ),
     "a number that the call returns": (
         carried(
@@ -392,15 +409,9 @@ def inside_first():
     inner(X, 2)
 
 
-def several_functions():
-    for fun in (jnp.sin, jnp.cos):
-        filter_jit(eqx.Partial(fun))(X)
-
-
 NOTHING = {
     "a call under jax.grad": under_grad,
     "a function that was a part of another one": inside_first,
-    "several functions": several_functions,
 }
 
 
