@@ -169,13 +169,6 @@ def model_in_a_closure():
         f(lambda x: model(x), X)  # noqa: B023
 
 
-def on_devices():
-    """JAX traces once: the other compilations have no trace."""
-    f = filter_jit(lambda x: x + 1)
-    for device in jax.devices()[:3]:
-        f(jax.device_put(X, device))
-
-
 def at_two_lines():
     f = filter_jit(lambda x: x.sum())
     f(ones(8, 3))
@@ -274,10 +267,6 @@ CASES = {
     "a closure with an optimiser": (
         optimiser_in_a_closure,
         "3 of 1: function <lambda> 2",
-    ),
-    "devices, without traces": (
-        on_devices,
-        "3 of 1: placement x 2",
     ),
     "a weak type that the call returns otherwise": (
         carried(lambda s, x: s + x, jnp.asarray(0.0), jnp.float32(1.0)),
