@@ -48,7 +48,8 @@ class Report:
     programs: int
     # Seconds of compilations of a program that was compiled before.
     again: float
-    notes: tuple[str, ...] = ()
+    # That other programs slow it down, in words.
+    busy: str = ""
     # Of the JSON.
     schema: int = 5
 
@@ -62,7 +63,7 @@ def headline(report: Report) -> str:
     """The report in a line."""
     cpu = report.run.cpu_seconds
     text = f"ran for {show_seconds(report.run.seconds)}"
-    text += f" ({show_seconds(cpu)} of CPU); " if cpu else "; "
+    text += f" ({show_seconds(cpu)} of CPU{report.busy}); " if cpu else "; "
     if not report.compilations:
         return f"{text}nothing was compiled"
     seconds = show_seconds(sum(e.seconds for e in report.run.events))
@@ -97,7 +98,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
                 left.pop(event, None)
     rows += needed_rows([e for e in operations if e in left])
     rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
-    busy = tuple(_busy(run))
+    busy = _busy(run)
     if run.device is not None and not busy:  # of others' work, waits are not known
         rows += row_of_waits(run.waits, run.device.ahead)
     rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
@@ -117,7 +118,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(first),
         again=math.fsum(x for _, x in programs) - math.fsum(first.values()),
-        notes=(*run.notes, *busy),
+        busy=busy,
     )
 
 
@@ -125,16 +126,17 @@ def _order(row: Row) -> tuple[bool, bool, float]:
     return not row.saves, row.later > 0, -(row.saves or row.wanted)
 
 
-def _busy(run: Run) -> Iterator[str]:
+def _busy(run: Run) -> str:
     """Whether other programs keep the machine busy, so that seconds say little."""
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     is_slowed = 0 < run.cpu_seconds < _SLOWED * run.seconds
-    if load > _BUSY * cores and is_slowed:
-        yield (
-            f"Other programs keep this machine busy (load {load:.1f} on "
-            f"{plural(cores, 'core')}): all seconds are longer than they need to be."
-        )
+    if load <= _BUSY * cores or not is_slowed:
+        return ""
+    return (
+        f": other programs keep this machine busy, with a load of {load:.1f} on "
+        f"{plural(cores, 'core')}, so all seconds are longer"
+    )
 
 
 # --- where the time went --------------------------------------------------------------

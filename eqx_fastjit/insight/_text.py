@@ -139,7 +139,7 @@ def blocks(
         names = listed((x.function for x in prices), 3)
         text = f"What has to be compiled took {seconds}: {names} (--verbose)."
         yield "", wrapped(text, columns=columns)
-    for note in (_legend(report), *report.notes):
+    for note in (_legend(report), *run.notes):
         yield "dim", wrapped(note, columns=columns)
     if verbose:
         yield "bold", ["", "Compilations"]
