@@ -121,7 +121,9 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         own = _values(found, path) if is_each else values
         shown.setdefault((*own,), []).append(path)
     groups = [*shown.items()][:3]
-    passed = [_at_call(table, x) for x in paths]
+    given = _given(table) if found.kind == "number" else {}
+    names = [(x, argument_of(x)) for x in paths]
+    passed = [x.replace(y, given.get(y, y), 1) for x, y in names]
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
     dtypes = dict.fromkeys(x.dtype for x in found.leaves if x and x.dtype)
@@ -151,28 +153,33 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
     }
 
 
-def _at_call(table: Table, path: str) -> str:
-    """What calls pass for an argument, by their source; its own name if unknown."""
-    own, event, found = argument_of(path), table.rows[-1].event, set[str]()
-    name, leaves = event.function.name, event.signature
-    paths = [x.path for x in leaves if x.kind != "configuration"]
-    names = [x for x in paths if x == argument_of(x) != name]
+def _given(table: Table) -> dict[str, str]:
+    """What calls pass for each argument, by the source of their lines, if known."""
+    event, found = table.rows[-1].event, list[dict[Any, str]]()
+    paths = [x.path for x in event.signature if x.kind != "configuration"]
+    names = [x for x in paths if x == argument_of(x) != event.function.name]
     for line in {x for row in table.rows if (x := line_of(row.event))}:
         for node in expressions_in(line.file).values():
             if not isinstance(node, ast.Call) or node.lineno != line.line:
                 continue
             match node.func:
-                case ast.Name(id=called):
+                case ast.Name(id=name):
                     passed = node.args
-                case ast.Attribute(value=owner, attr=called):  # perhaps a method
+                case ast.Attribute(value=owner, attr=name):  # perhaps a method
                     passed = [owner] * (names[:1] == ["self"]) + node.args
                 case _:
                     continue
-            given: dict[Any, ast.expr] = dict(zip(names, passed, strict=False))
-            given |= {x.arg: x.value for x in node.keywords}
-            if called == name and not any(isinstance(x, ast.Starred) for x in passed):
-                found.add(ast.unparse(given[own]) if own in given else own)
-    return found.pop() + path[len(own) :] if len(found) == 1 else path
+            is_starred = any(isinstance(x, ast.Starred) for x in passed)
+            pairs = [] if is_starred else [*zip(names, passed, strict=False)]
+            pairs += [(x.arg or "", x.value) for x in node.keywords]
+            if name == event.function.name:
+                found.append({x: ast.unparse(y) for x, y in pairs})
+    # Where calls pass several expressions, it has its own name.
+    return {
+        name: text
+        for name, text in (found[0] if found else {}).items()
+        if all(x.get(name) == text for x in found)
+    }
 
 
 def _widest(dtypes: list[str]) -> str:
