@@ -229,9 +229,10 @@ class Use:
                 "here."
             )
         reasons: list[str] = []
-        if self.dispatch >= _REASON * idle:
+        least = max(_LEAST_SECONDS, _REASON * idle)
+        if self.dispatch >= least:
             reasons.append("its calls are short, and `lax.scan` over steps would help")
-        if self.ahead >= _REASON * idle:
+        if self.ahead >= least:
             reasons.append(
                 "Python waits for results, and fewer reads or `--async` would help, by "
                 f"{show_seconds(self.ahead)} at most"
