@@ -11,7 +11,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     words = sys.argv[1:] if argv is None else [*argv]
-    # A directory is in the same word, as the one after `--cache` may be the program.
-    options = parser.parse_args(["--cache=" if x == "--cache" else x for x in words])
+    # What follows `--cache` is a directory, unless it is a file: then, the program.
+    pairs = zip(words, [*words, ""][1:], strict=True)
+    own = [f"{x}=" if x == "--cache" and os.path.isfile(y) else x for x, y in pairs]
+    options = parser.parse_args(own)
     if "program" in options:  # which may have such an option, too
         options.program = words[-len(options.program) :]
     if options.version:
@@ -75,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("-m", dest="is_module", **flag, help="run a module")
     add("--async", dest="is_async", **flag, help="calls return immediately, as in JAX")
-    add("--cache", metavar="[=DIR]", help="keep what is compiled: in DIR, or ~/.cache")
+    add("--cache", nargs="?", const="", metavar="DIR", help="keep what is compiled")
     commands.add_parser("run", parents=[program], help="run a program with it")
     doctor = commands.add_parser(
         "doctor",
@@ -118,10 +120,8 @@ def _output(path: str) -> Path:
 def _print_versions() -> int:
     """Print what a bug report needs. What may fail comes last."""
     print("eqx_fastjit", eqx_fastjit.__version__)
-    try:
-        print("equinox", version("equinox"))
-    except PackageNotFoundError:
-        print("equinox: not installed")
+    is_there = importlib.util.find_spec("equinox") is not None
+    print("equinox" + (f" {version('equinox')}" if is_there else ": not installed"))
     try:
         print("engine", eqx_fastjit.engine(), flush=True)
         import jax

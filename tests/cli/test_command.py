@@ -251,7 +251,7 @@ def test_a_second_process_reads_from_the_cache(cached, tmp_path):
 def test_a_directory_for_the_cache(cached, tmp_path):
     """One that is not there yet is made. The environment has the last word."""
     assert cached("run", "--cache=kept")[:2] == (False, tmp_path / "kept")
-    words = ("doctor", "--verbose", "--cache=kept")
+    words = ("doctor", "--verbose", "--cache", "kept")
     assert cached(*words)[:2] == (True, tmp_path / "kept")
     own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own")}
     assert cached("run", "--cache=other", **own)[:2] == (False, tmp_path / "own")
