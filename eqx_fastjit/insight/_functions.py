@@ -122,8 +122,13 @@ def _facts(table: Table, found: Object, values: list[str]) -> dict[str, Any]:
         shown.setdefault((*own,), []).append(path)
     groups = [*shown.items()][:3]
     given = _given(table) if found.kind == "number" else {}
-    names = [(x, argument_of(x)) for x in paths]
-    passed = [x.replace(y, given.get(y, y), 1) for x, y in names]
+    passed: list[str] = []
+    for path in paths:
+        name = argument_of(path)
+        text = given.get(name, name)
+        # Not a field of what is computed in the call.
+        is_known = path == name or re.fullmatch(r"[\w.]+", text)
+        passed.append(path.replace(name, text, 1) if is_known else path)
     # Where an `int` comes to some calls, arrays would have two dtypes.
     form = "float({})" if found.types == {"int", "float"} else "{}"
     dtypes = dict.fromkeys(x.dtype for x in found.leaves if x and x.dtype)
