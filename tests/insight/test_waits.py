@@ -34,6 +34,7 @@ def waits_in(f, *args):
 @dataclasses.dataclass
 class Metric:
     loss: jax.Array
+    norm: int = 0
 
 
 # With whether the value may decide what follows: a number with a fraction does not.
