@@ -1,6 +1,7 @@
 """Each section of docs/rules.md is run: the program that has the rule, and its edit."""
 
 import contextlib
+import gc
 import io
 import linecache
 import re
@@ -36,6 +37,7 @@ def _run(name, source):
     scope = {"__name__": "__rules__"}
     exec(_PRELUDE, scope)
     jax.block_until_ready(jax.numpy.ones(3) / 2)
+    gc.collect()  # of what other tests have left: in a trace it would count as that
     with (
         jax.numpy_dtype_promotion("standard"),  # as users have it
         doctor(least=0.0) as report,
