@@ -169,8 +169,8 @@ def doctor(options: argparse.Namespace) -> int:
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
-        _page = importlib.import_module("eqx_fastjit.insight._page")
-        options.html.write_text(_page.page(report), encoding="utf-8")
+        page = eqx_fastjit.insight.DoctorReport(report).to_html()
+        options.html.write_text(page, encoding="utf-8")
     _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
 

@@ -43,10 +43,14 @@ class Diagnosis:
         columns = {c for x in objects for c in x.columns}
         return self.table.saved(columns - self.wide, columns & self.wide)
 
+    def saved_by(self, edits: Iterable[Edit], chosen: Iterable[Object] = ()) -> Saved:
+        """What edits save, with those of the chosen objects."""
+        return self.saved([*chosen, *(x for _, x in edits)])
+
     @property
     def total(self) -> Saved:
         """What all edits save."""
-        return self.saved(x for _, x in self.edits)
+        return self.saved_by(self.edits)
 
     def alone(self, found: Object) -> float:
         """Seconds that it saves to mend one."""
@@ -78,21 +82,19 @@ class Diagnosis:
         done = self.saved(chosen).amount
         kept = [x for x in left if x[0] not in OTHER_DATA]
         for among in filter(None, (kept, left)):
-            most = max(among, key=lambda x: self.saved([*chosen, x[1]]).amount)
-            best = [most]
-            if self.saved([*chosen, most[1]]).amount <= done:
-                best = self.fewest(among, chosen)
-            if self.saved([*chosen, *(x for _, x in best)]).amount > done:
-                return best
+            amounts = [self.saved_by([x], chosen).amount for x in among]
+            if (most := max(amounts)) > done:
+                return [among[amounts.index(most)]]
+            if self.saved_by(among, chosen).amount > done:
+                return self.fewest(among, chosen)
         return left
 
     def fewest(self, edits: list[Edit], chosen: Sequence[Object] = ()) -> list[Edit]:
         """Without those that save nothing beside the others."""
-        saved = self.saved([*chosen, *(x for _, x in edits)]).amount
+        saved = self.saved_by(edits, chosen).amount
         for edit in sorted(edits, key=lambda x: self.alone(x[1])):
             others = [x for x in edits if x is not edit]
-            left = self.saved([*chosen, *(x for _, x in others)]).amount
-            if left >= saved:
+            if (left := self.saved_by(others, chosen).amount) >= saved:
                 edits, saved = others, left
         return edits
 

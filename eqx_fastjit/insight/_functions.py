@@ -235,9 +235,8 @@ def _closure(table: Table, found: Object) -> dict[str, str]:
         below = [x for x in table.varying if x == path or is_below(x, path)]
         inside = {x: leaf for x in below if (leaf := table.leaf(x)) is not None}
         # Of an object, its field; of a function, a variable around it.
-        own = "" if found.kind == "object" else name
-        paths = [x for x in inside if is_number(inside[x])]
-        numbers = [own + x.removeprefix(path) if own else x for x in paths]
+        own = path if found.kind == "object" else name
+        numbers = [own + x.removeprefix(path) for x in inside if is_number(inside[x])]
         texts = dict.fromkeys(str(x) for x in table.leaves(path) if x is not None)
         shown.append(f"{name} {_some([shortened(_short(x), 24) for x in texts], 2)}")
         is_module = captured is not None and captured.is_module

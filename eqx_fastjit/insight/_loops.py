@@ -8,7 +8,6 @@ import ast
 import collections
 import dataclasses
 import functools
-import linecache
 import statistics
 from collections import Counter
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from eqx_fastjit._blocking import jaxprs_in
 from eqx_fastjit._facts import is_users, Place
 
 from ._equations import Equation, Frame, Scope
+from ._reads import nodes_in
 
 
 # A loop with fewer iterations is not reported.
@@ -55,13 +55,7 @@ class _Loop(NamedTuple):
 def _loops_in(file: str) -> list[_Loop]:
     """The loops in a file, outer ones first."""
     loops: list[_Loop] = []
-    source = "".join(linecache.getlines(file))
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    # Of code that is nested too deeply for the parser; or of no Python.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    for node in nodes:
+    for node in nodes_in(file):
         match node:
             case ast.For():
                 first, last = node.body[0], node.body[-1]

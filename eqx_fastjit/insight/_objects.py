@@ -12,15 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._describe import (
-    ancestors,
-    argument_of,
-    common,
-    is_below,
-    is_member,
-    Leaf,
-    parent,
-)
+from ._describe import ancestors, argument_of, common, is_below, is_member, Leaf
 from ._table import Column, FUNCTIONS, Partition, Table
 
 
@@ -285,9 +277,9 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
 def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
     """That of a static value, or of a field of one."""
     leaves = [x for x in table.leaves(path) if x is not None]
-    owner = path
-    while (leaf := table.leaf(owner)) is not None and leaf.of and parent(owner):
-        owner = parent(owner)
+    around = (path, *ancestors(path))
+    outside = (x for x in around if (leaf := table.leaf(x)) is None or not leaf.of)
+    owner = next(outside, around[-1])
     if all(x.type.rpartition(".")[2] in FUNCTIONS for x in leaves):
         if argument_of(path) == table.name:  # which is passed along with the arguments
             return "function", table.name

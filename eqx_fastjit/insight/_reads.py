@@ -108,6 +108,20 @@ def _read_in(code: types.CodeType) -> dict[str, Any]:
     }
 
 
+def nodes_in(file: str) -> list[ast.AST]:
+    """All of the syntax in a file, as it is now; nothing of what is no Python."""
+    return _nodes_in("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=16)
+def _nodes_in(source: str) -> list[ast.AST]:
+    try:
+        return [*ast.walk(ast.parse(source))]
+    # Of code that is nested too deeply for the parser; or of no Python.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
 def expressions_in(file: str) -> dict[Any, ast.expr]:
     """The expressions in a file by their positions, which instructions have, too."""
     return _expressions_in("".join(linecache.getlines(file)))
@@ -115,12 +129,8 @@ def expressions_in(file: str) -> dict[Any, ast.expr]:
 
 @functools.lru_cache(maxsize=16)
 def _expressions_in(source: str) -> dict[Any, ast.expr]:
-    try:
-        nodes = [x for x in ast.walk(ast.parse(source)) if isinstance(x, ast.expr)]
-    # Of code that is nested too deeply for the parser; or of no Python.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
     return {
         (x.lineno, x.end_lineno, x.col_offset, x.end_col_offset): x
-        for x in reversed(nodes)  # of several, the outermost
+        for x in reversed(_nodes_in(source))  # of several, the outermost
+        if isinstance(x, ast.expr)
     }
