@@ -98,6 +98,7 @@ typedef struct Walk {
     Mutable *mutables;
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
+    PyObject *began;     /* owned: what the observer's clock returned, or NULL */
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
@@ -105,7 +106,7 @@ typedef struct Walk {
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
     int static_numpy;    /* whether any static is, or has, an array of NumPy */
-    Py_ssize_t n_copied; /* bytes of those that a call copies */
+    Py_ssize_t numpy_bytes; /* of all arrays of NumPy */
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
@@ -128,6 +129,7 @@ typedef struct {
 typedef struct State {
     PyTypeObject *specialization_type, *plan_type;
     PyObject *given[N_GIVEN], *names[N_NAMES];
+    PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     Walk *free_walks;
     Py_ssize_t n_calls; /* that are under way, in all threads */

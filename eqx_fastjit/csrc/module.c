@@ -57,6 +57,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->specialization_type);
     Py_VISIT(state->plan_type);
+    Py_VISIT(state->clock);
+    Py_VISIT(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
     return 0;
 }
@@ -65,6 +67,8 @@ static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->specialization_type);
     Py_CLEAR(state->plan_type);
+    Py_CLEAR(state->clock);
+    Py_CLEAR(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
     return 0;
 }
