@@ -12,9 +12,9 @@ import pytest
 
 from eqx_fastjit import _blocking, filter_jit
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight import _device
-from eqx_fastjit.insight._device import Device, Use
-from eqx_fastjit.insight._waits import Wait
+from eqx_fastjit.insight.record import _device
+from eqx_fastjit.insight.record._device import Device, Use
+from eqx_fastjit.insight.record._waits import Wait
 
 
 @pytest.fixture(autouse=True)

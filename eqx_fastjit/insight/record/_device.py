@@ -31,11 +31,11 @@ from jax.core import Tracer
 from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import is_compiling
+from eqx_fastjit.insight._words import show_seconds
 
 from ._events import Event, unwatch, watch
 from ._private import hook_waits
 from ._waits import Wait, wait_of
-from ._words import show_seconds
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
