@@ -21,9 +21,16 @@ assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
 assert eqx_fastjit.__version__ == version("eqx_fastjit")
 assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()
 
-model, x = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0)), jnp.ones(2)
-apply = eqx_fastjit.filter_jit(lambda model, x, power: (model(x) ** power, power))
+
+@eqx_fastjit.filter_jit
+def apply(model, x, power):
+    return model(x) ** power, power
+
+
+model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
+x = jnp.ones(2)
 for power in (1, 2, 1):
-    y, same = apply(model, x, power)
-    assert jnp.allclose(y, model(x) ** power, rtol=1e-5) and same == power, y
+    y, static = apply(model, x, power)
+    assert jnp.allclose(y, model(x) ** power, rtol=1e-5), y
+    assert static == power, static
 print(f"eqx_fastjit {eqx_fastjit.__version__} works: {wanted} engine")

@@ -55,10 +55,9 @@ def unsorted_parameters() -> Makers:
     def apply(params: dict, x: jax.Array) -> jax.Array:
         for i in range(12):
             block = params[f"block_{i}"]
-            attention = block["attention"]
-            x = _block(
-                block, x, x[None] @ attention["key"], x[None] @ attention["value"]
-            )
+            keys = x[None] @ block["attention"]["key"]
+            values = x[None] @ block["attention"]["value"]
+            x = _block(block, x, keys, values)
         return x
 
     return of_function(apply, _blocks(12), jnp.ones(8))
@@ -67,16 +66,14 @@ def unsorted_parameters() -> Makers:
 @case("zoo", "decoding by 6 blocks, with a cache of dictionaries")
 def decoder_cache() -> Makers:
     def step(cache: dict, x: jax.Array, params: dict):
-        new, position = {}, cache["position"]
+        layers, position = {}, cache["position"]
         for name, block in params.items():
             old, attention = cache["layers"][name], block["attention"]
-            rows = {"keys": attention["key"] @ x, "values": attention["value"] @ x}
-            seen = {
-                key: old[key].at[position % 4].set(row) for key, row in rows.items()
-            }
-            new[name] = {"step": old["step"] + 1, **seen}
-            x = _block(block, x, seen["keys"], seen["values"])
-        return {"position": position + 1, "layers": new}, x, x.sum()
+            keys = old["keys"].at[position % 4].set(attention["key"] @ x)
+            values = old["values"].at[position % 4].set(attention["value"] @ x)
+            layers[name] = {"step": old["step"] + 1, "keys": keys, "values": values}
+            x = _block(block, x, keys, values)
+        return {"position": position + 1, "layers": layers}, x, x.sum()
 
     params, empty, zero = _blocks(6), jnp.zeros((4, 8)), jnp.zeros((), int)
     layers = {name: {"step": zero, "keys": empty, "values": empty} for name in params}
