@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from eqx_fastjit.insight.record._run import Run
+
 from ._watch import Watch, watching
 from .record._events import history
-from .record._file import as_json, cache_directory, Run
+from .record._file import as_json, cache_directory
 from .rules._rules import Row
 from .show._report import make_report, Report
 from .show._text import blocks

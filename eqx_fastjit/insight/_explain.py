@@ -10,8 +10,8 @@ from ._words import plural, show_seconds, wrapped
 from .compare._table import shared, tables_of
 from .record._events import Event, history, watch
 from .record._why import title_of
-from .rules._functions import row_of
 from .rules._rules import Row
+from .rules.functions import row_of
 from .show._text import as_text, compilations, lines_of
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from eqx_fastjit._facts import FunctionInfo, Place
 from eqx_fastjit._texts import show_array
-from eqx_fastjit.insight.record._describe import Leaf
 from eqx_fastjit.insight.record._device import Use
 from eqx_fastjit.insight.record._events import Event
-from eqx_fastjit.insight.record._file import as_json, Run
+from eqx_fastjit.insight.record._file import as_json
+from eqx_fastjit.insight.record._leaves import Leaf
 from eqx_fastjit.insight.record._programs import Program
+from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._stale import Stale
 from eqx_fastjit.insight.record._waits import Wait
 from eqx_fastjit.insight.show._page import page
@@ -27,11 +28,20 @@ LINE = Place("a.py", 10, "<module>")
 
 
 def array(path, shape=(), dtype="float32", **fields):
-    return Leaf(path, "array", show_array(shape, dtype), shape, dtype, **fields)
+    text = show_array(shape, dtype)
+    return Leaf(path, "array", text, "array", shape=shape, dtype=dtype, **fields)
 
 
 def static(path, value):
-    return Leaf(path, "static", str(value), type=type(value).__name__)
+    is_number = isinstance(value, int)
+    return Leaf(
+        path,
+        "static",
+        str(value),
+        "number" if is_number else "label",
+        value if is_number else None,
+        type=type(value).__name__,
+    )
 
 
 def event(number, *leaves, name="step", program="a", seconds=1.0, **fields):

@@ -1,16 +1,23 @@
-"""Rows and rules: what costs, which rule says so, and what to edit.
+"""What a rule is, the rows and parts that are instances of rules, and what is asked of
+each file of rules.
 
-Each rule has one line that says what, and one for the edit, in `rules.toml`, and a
-section in `docs/rules.md`, which the tests run.
+Each file here has the rules of one class, each with its condition and its words:
+
+- `RULES`: its rules, in the order of `docs/rules.md`, which has a section for each.
+- `rows(case)`: the rows that it has on a run. A row that spares compilations takes
+    their seconds from `case.left`, so that no second is saved twice.
 """
 
 import dataclasses
 import functools
-import importlib.resources
-import tomllib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from eqx_fastjit._facts import Place
+from eqx_fastjit.insight.compare._objects import Object
+from eqx_fastjit.insight.compare._table import Table, tables_of
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._run import Run
 
 
 class _Sparse:
@@ -87,14 +94,53 @@ class Row(_Sparse):
         return any(x.rule == "stale-value" for x in self.parts)
 
 
-@functools.cache
-def rules() -> dict[str, dict[str, str]]:
-    """What happened and the edit, each by the rule's name, as texts with fields."""
-    file = importlib.resources.files("eqx_fastjit.insight.rules") / "rules.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A named condition, and what is said of a case that meets it.
+
+    Both texts are one line, with fields in braces for what is known of the case.
+    """
+
+    name: str
+    # What to edit. Without a text, it has to be compiled.
+    edit: str
+    # What happened; by default what differs, with its values.
+    what: str = "{differs}"
+    # Whether it is the rule of something that calls differ in, and that no rule before
+    # it in its file is of.
+    applies: Callable[[Object], bool] | None = None
+    # Whether the program computes with other data after the edit.
+    other_data: bool = False
+
+    def part(self, facts: Any, **fields: Any) -> Part:
+        """An instance of it, in its words, of which `facts[...]` has the fields."""
+        what = self.what.format_map(facts).rstrip()
+        edit = self.edit.format_map(facts)
+        return Part(self.name, what, edit, **{"other_data": self.other_data, **fields})
 
 
-def part_of(rule: str, facts: dict[str, Any], **fields: Any) -> Part:
-    """An instance of a rule, in its words."""
-    what = rules()["what"].get(rule, "{differs}").format_map(facts)
-    return Part(rule, what.rstrip(), rules()["edit"][rule].format_map(facts), **fields)
+def rule_of(rules: Iterable[Rule], found: Object) -> Rule | None:
+    """The first of some rules that is one of an object."""
+    return next((x for x in rules if x.applies and x.applies(found)), None)
+
+
+class Case:
+    """A run, and what of it no row has spared so far."""
+
+    def __init__(self, run: Run, limit: float):
+        self.run = run
+        # The seconds below which nothing has a row.
+        self.limit = limit
+        compiled = [e for e in run.events if e.compile and not e.failed]
+        self.left: dict[Event, float] = {e: e.seconds for e in compiled}
+
+    @functools.cached_property
+    def tables(self) -> list[Table]:
+        """The compilations of each function."""
+        return [table for table, _ in tables_of(self.run.events, self.run.before)]
+
+    def spare(self, row: Row, events: Iterable[Event]) -> None:
+        """A row that is shown spares these compilations as a whole."""
+        if row.saves >= self.limit:
+            for event in events:
+                self.left.pop(event, None)

@@ -8,16 +8,17 @@ much: it could be one program.
 
 import collections
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import listed, shortened
 from eqx_fastjit.insight.record._events import Event
-from eqx_fastjit.insight.record._operations import Operation
+from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._why import costliest, is_operation, line_of
 
-from ._rules import part_of, Row
+from ._rules import Case, Row, Rule
+from .same_operations import NEEDED
 
 
 # How often an operation is compiled at a line that is no accident: models may have
@@ -34,6 +35,20 @@ def program_key(event: Event) -> tuple[str, str]:
     return event.function.name, program.same if program else f"{event.number}"
 
 
+EAGER = Rule(
+    "eager",
+    "{shape}filter_jit around what it computes; of a loop, around the body",
+    "{operations} outside of jit{values}",
+)
+AGAIN = Rule(
+    "eager-function",
+    "make it once, under filter_jit",
+    "{operations} outside of jit, of a function made again",
+)
+
+RULES = (EAGER, AGAIN)
+
+
 class _Compiled(NamedTuple):
     """Compilations of one operation, at one line of what a function calls."""
 
@@ -44,20 +59,22 @@ class _Compiled(NamedTuple):
     is_again: bool
 
 
-def operation_rows(
-    events: Sequence[Event], seen: Callable[[Event], Operation]
-) -> list[tuple[Row, list[Event]]]:
-    """What functions of the user's compile outside of jit, and what is spared.
+def rows(case: Case) -> Iterator[Row]:
+    """What functions of the user's compile outside of jit, then what has to be."""
+    for row, spared in _operation_rows(case.run.events, case.run):
+        case.spare(row, spared)
+        yield row
+    yield from _needed_rows([e for e in case.left if is_operation(e)])
 
-    `events`: all of the run.
-    """
+
+def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[Event]]]:
     # The lines on the way to what is jitted, also by a library. Nothing around them is
     # to be jitted: that would be compiled for each shape of the rest.
     jitting = {x for e in events if not is_operation(e) for x in e.frames}
     not_own = {x[::2] for x in jitting}
     functions: dict[Any, dict[Any, list[Event]]] = {}
     for e in events:
-        if not (is_operation(e) and e.frames) or seen(e).is_making:
+        if not (is_operation(e) and e.frames) or run.look(e).operation.is_making:
             continue
         inside = itertools.takewhile(lambda x: x[::2] not in not_own, e.frames)
         named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
@@ -65,12 +82,14 @@ def operation_rows(
         own = e.frames[named[-1]] if named else e.frames[0]
         line = e.frames[: named[-1] + 2][-1] if named else own
         lines = functions.setdefault((own[::2], bool(named)), {})
-        key = line, e.frames[0], seen(e).instruction, e.function.name
+        key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         found = [
-            _Compiled(line, x, len({seen(e).call for e in x} - {None}) >= _LEAST)
+            _Compiled(
+                line, x, len({run.look(e).operation.call for e in x} - {None}) >= _LEAST
+            )
             for (line, *_), x in lines.items()
         ]
         counts = collections.Counter(x.line for x in found for _ in x.events)
@@ -79,11 +98,11 @@ def operation_rows(
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
         if chosen:
-            rows.append(_row(function, chosen, bool(many), seen))
+            rows.append(_row(function, chosen, bool(many), run))
     return rows
 
 
-def needed_rows(events: Sequence[Event]) -> list[Row]:
+def _needed_rows(events: Sequence[Event]) -> list[Row]:
     """A row with the price of operations that no edit spares, if there are any."""
     if not events:
         return []
@@ -91,7 +110,7 @@ def needed_rows(events: Sequence[Event]) -> list[Row]:
     seconds = sum(e.seconds for e in events)
     row = Row(
         "operations outside of jit",
-        (part_of("other-program", {"differs": names}),),
+        (NEEDED.part({"differs": names}),),
         costliest((line_of(e), e.seconds) for e in events),
         seconds=seconds,
         wanted=seconds,
@@ -105,7 +124,7 @@ def _row(
     function: str,
     found: list[_Compiled],
     is_whole: bool,
-    seen: Callable[[Event], Operation],
+    run: Run,
 ) -> tuple[Row, list[Event]]:
     """The row of a function. Of each operation, the first is needed.
 
@@ -116,10 +135,12 @@ def _row(
     again = [e for x in found if x.is_again for e in x.events[1:]]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
-    is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
-    values = tuple(dict.fromkeys(seen(e).operands for e in main))
+    is_same = len(different) <= len(main) // 2 and any(
+        run.look(e).operation.is_loop for e in main
+    )
+    values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
-        values = tuple(dict.fromkeys(seen(e).results for e in main))
+        values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
     every = [e for x in found for e in x.events]
     saves = sum(e.seconds for e in again)
     if is_whole:
@@ -132,9 +153,9 @@ def _row(
         "values": f": {', '.join([*shown, '...'])}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
     }
-    rule = "eager-function" if is_same else "eager"
+    rule = AGAIN if is_same else EAGER
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = part_of(rule, facts, saves=saves, gain=saves, **fields)
+    part = rule.part(facts, saves=saves, gain=saves, **fields)
     row = Row(
         function.rpartition("<locals>.")[2],
         (part,),

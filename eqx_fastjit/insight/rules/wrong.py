@@ -1,19 +1,26 @@
-"""Rows of what makes results wrong."""
+"""Wrong results: the rule of values that a trace uses though they have changed."""
 
-from typing import Any
+from collections.abc import Iterator
 
-from eqx_fastjit.insight.record._stale import Stale
 from eqx_fastjit.insight.record._why import line_of, name_of
 
-from ._rules import part_of, Row
+from ._rules import Case, Row, Rule
 
 
-def stale_row(stale: Stale) -> Row:
-    """The row of a value that has changed since a trace, which is used again."""
-    event, read, first, last = stale
-    name = name_of(event.function)
-    facts = {"path": read.path, "first": first, "function": name}
-    facts["last"] = f"another {last}" if last == first else last
-    fields: Any = {"path": read.path, "values": (first, last), "line": read.place}
-    part = part_of("stale-value", facts, **fields)
-    return Row(name, (part,), line_of(event) or event.function.place)
+STALE = Rule(
+    "stale-value",
+    "pass it as an argument",
+    "{path} is {last}, and {function} uses {first}",
+)
+
+RULES = (STALE,)
+
+
+def rows(case: Case) -> Iterator[Row]:
+    """Values that have changed since a trace, which was called again."""
+    for event, read, first, last in case.run.stale:
+        name = name_of(event.function)
+        now = f"another {last}" if last == first else last
+        facts = {"path": read.path, "first": first, "last": now, "function": name}
+        part = STALE.part(facts, path=read.path, values=(first, last), line=read.place)
+        yield Row(name, (part,), line_of(event) or event.function.place)

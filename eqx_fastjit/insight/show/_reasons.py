@@ -11,8 +11,8 @@ from typing import NamedTuple
 from eqx_fastjit.insight.compare._table import compilation_of, shared, Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import is_operation
-from eqx_fastjit.insight.rules._functions import row_of
 from eqx_fastjit.insight.rules._rules import Part
+from eqx_fastjit.insight.rules.functions import row_of
 
 
 # The earlier events that one is compared with.
