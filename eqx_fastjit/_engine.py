@@ -13,8 +13,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from . import _facts, _reference, _statics
-from ._blocking import COPIED_BYTES, transferred
+from . import _blocking, _facts, _reference, _statics
+from ._blocking import COPIED_BYTES, Observer, transferred
 from ._errors import hide_callback_log
 from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
@@ -132,6 +132,16 @@ def engine() -> str:
     native if the extension was built.
     """
     return "python" if ENGINE is _reference else "native"
+
+
+def observe(observer: Observer | None) -> Observer | None:
+    """Have all calls made by an observer, or by nobody. Returns the one before."""
+    before, _blocking.observer = _blocking.observer, observer
+    if observer is None:
+        ENGINE.set_observer(None, None)
+    else:
+        ENGINE.set_observer(observer.clock, observer.call)
+    return before
 
 
 def forget_readers() -> None:

@@ -253,8 +253,8 @@ def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[
     return paths
 
 
-# What was made with static arrays of NumPy, by the `id` of such an array and its own, as
-# it may be equal to another.
+# What was made with static arrays of NumPy, by the `id` of such an array and its own
+# (for it may be equal to another).
 _with_numpy: weakref.WeakValueDictionary[tuple[int, int], Any] = (
     weakref.WeakValueDictionary()
 )

@@ -171,6 +171,7 @@ typedef struct Walk {
     Mutable *mutables; /* as the trail, the last specialization's own or the walk's */
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
+    PyObject *began;     /* owned: what the observer's clock returned, or NULL */
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
@@ -178,7 +179,7 @@ typedef struct Walk {
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
     int static_numpy;    /* whether any static is, or has, an array of NumPy */
-    Py_ssize_t n_copied; /* bytes of those that a call copies */
+    Py_ssize_t numpy_bytes; /* of all arrays of NumPy */
     KeyOrder orders[N_ORDERS]; /* by the address of the first key, and how many there are */
     struct Walk *next_free;
 } Walk;
@@ -200,6 +201,7 @@ typedef struct State {
     PyObject *type_died; /* what is told of it: `types.c` */
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     Lock lock; /* of all that follows; types are looked up without it */
+    PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
     Py_ssize_t n_calls; /* that are under way, in all threads */
     Walk *free_walks;
     Type *all_types, *dead_types; /* the dead ones are used again */

@@ -60,6 +60,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->specialization_type);
     Py_VISIT(state->plan_type);
     Py_VISIT(state->type_died);
+    Py_VISIT(state->clock);
+    Py_VISIT(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
     return 0;
 }
@@ -69,6 +71,8 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->specialization_type);
     Py_CLEAR(state->plan_type);
     Py_CLEAR(state->type_died);
+    Py_CLEAR(state->clock);
+    Py_CLEAR(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
     return 0;
 }

@@ -133,7 +133,7 @@ void walk_forget(Walk *w) {
     Py_CLEAR(w->last);
     w->next = &no_entry;
     w->n_trail = w->n_arrays = w->n_mutables = 0;
-    w->n_copied = 0;
+    w->numpy_bytes = 0;
     w->asked = NULL;
     w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
@@ -161,6 +161,7 @@ void walk_give_back(Walk *w) {
     PyObject *error = PyErr_Occurred() ? take_error() : NULL;
     walk_forget(w);
     Py_CLEAR(w->values);
+    Py_CLEAR(w->began);
     w->abstract = 0;
     walk_shrink(w);
 
@@ -456,7 +457,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
     return as_static ? read_state(w, type, x, 1) : push_array(w, x);
 }
 
-/* Counts the bytes of those that are to be copied. (A broadcast array may seem huge.) */
+/* Counts their bytes. (A broadcast array may seem huge.) */
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
@@ -464,8 +465,10 @@ static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
-    w->reads_numpy |= n_bytes > w->state->copied_bytes - w->n_copied;
-    if (!w->reads_numpy) w->n_copied += n_bytes;
+
+    Py_ssize_t room = PY_SSIZE_T_MAX - w->numpy_bytes;
+    w->numpy_bytes += n_bytes < room ? n_bytes : room;
+    w->reads_numpy = w->numpy_bytes > w->state->copied_bytes;
     return push_array(w, x);
 }
 
@@ -489,7 +492,7 @@ call blocks. Not during the walk, because NumPy releases the GIL: others may the
 what is read. */
 int copy_numpy(Walk *w) {
     if (w->reads_numpy) return w->abstract ? 0 : transfer_numpy(w);
-    if (w->n_copied == 0) return 0;
+    if (w->numpy_bytes == 0) return 0;
     for (size_t i = 0; i < w->n_arrays; i++) {
         const Type *type = type_of(w->state, w->arrays[i]);
         if (type == NULL) return -1;

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.insight._rules import rules
+from eqx_fastjit.insight.rules._rules import rules
 from tests.support.commands import command
 
 

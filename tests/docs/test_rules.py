@@ -10,8 +10,8 @@ import jax
 import pytest
 
 from eqx_fastjit.insight import doctor
-from eqx_fastjit.insight._rules import rules
-from eqx_fastjit.insight._sections import sections
+from eqx_fastjit.insight.rules._rules import rules
+from eqx_fastjit.insight.show._sections import sections
 
 from .pages import ROOT
 

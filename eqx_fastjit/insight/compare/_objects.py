@@ -12,7 +12,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._describe import ancestors, argument_of, common, is_below, is_member, Leaf
+from eqx_fastjit.insight.record._describe import (
+    ancestors,
+    argument_of,
+    common,
+    is_below,
+    is_member,
+    Leaf,
+)
+
 from ._table import Column, FUNCTIONS, Partition, Table
 
 

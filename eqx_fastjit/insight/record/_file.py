@@ -20,12 +20,11 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import show_place, show_seconds
 
 from ._describe import Leaf
 from ._events import Event, watch
-from ._rules import Part, Row
 from ._why import line_of
-from ._words import show_place, show_seconds
 
 
 VERSION = 4
@@ -139,13 +138,14 @@ def as_json(x: Any) -> Any:
     """An event, or a report, as `json` takes it."""
     if isinstance(x, Leaf):  # most of it is as usual
         x = {k: v for k, v in x._asdict().items() if v != x._field_defaults.get(k)}
+    elif hasattr(x, "for_json"):
+        x = x.for_json()
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        left_out = _ONLY_HERE if isinstance(x, Event) else ("gain",)
-        is_row = isinstance(x, Row | Part)  # what is not known of it is absent
+        left_out = _ONLY_HERE if isinstance(x, Event) else ()
         names = [f.name for f in dataclasses.fields(x) if f.name not in left_out]
-        x = {k: v for k in names if (v := getattr(x, k)) or not is_row}
+        x = {k: getattr(x, k) for k in names}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):

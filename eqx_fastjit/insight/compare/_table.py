@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._describe import is_below, is_member, Leaf
-from ._events import Event
-from ._programs import Program
-from ._why import is_operation
+from eqx_fastjit.insight.record._describe import is_below, is_member, Leaf
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._programs import Program
+from eqx_fastjit.insight.record._why import is_operation
 
 
 class Column(NamedTuple):

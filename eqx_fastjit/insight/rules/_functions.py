@@ -10,16 +10,21 @@ import jax.numpy as jnp
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
+from eqx_fastjit.insight._words import listed, shortened, show_place
+from eqx_fastjit.insight.compare._objects import (
+    is_literal,
+    is_number,
+    is_optimiser,
+    Object,
+)
+from eqx_fastjit.insight.compare._table import Column, Table
+from eqx_fastjit.insight.record._describe import argument_of, is_below, Leaf
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._reads import expressions_in
+from eqx_fastjit.insight.record._why import costliest, line_of, name_of, show_placement
 
-from ._describe import argument_of, is_below, Leaf
 from ._diagnosis import diagnose, Diagnosis, NEEDED, OTHER_DATA
-from ._events import Event
-from ._objects import is_literal, is_number, is_optimiser, Object
-from ._reads import expressions_in
 from ._rules import Part, part_of, Row
-from ._table import Column, Table
-from ._why import costliest, line_of, name_of, show_placement
-from ._words import listed, shortened, show_place
 
 
 # What keeps the learning rates of an optimiser that is made once.

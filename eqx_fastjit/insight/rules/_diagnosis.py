@@ -12,9 +12,20 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._describe import is_below
-from ._objects import is_literal, module_of, Object, objects_of
-from ._table import Column, Partition, partition, Saved, Table
+from eqx_fastjit.insight.compare._objects import (
+    is_literal,
+    module_of,
+    Object,
+    objects_of,
+)
+from eqx_fastjit.insight.compare._table import (
+    Column,
+    Partition,
+    partition,
+    Saved,
+    Table,
+)
+from eqx_fastjit.insight.record._describe import is_below
 
 
 # Rules of calls of the same operations: they remove shapes and counts, not only what

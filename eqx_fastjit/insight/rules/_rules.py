@@ -13,8 +13,16 @@ from typing import Any
 from eqx_fastjit._facts import Place
 
 
+class _Sparse:
+    """In JSON, what is not known of it is absent."""
+
+    def for_json(self: Any) -> dict[str, Any]:
+        names = [x.name for x in dataclasses.fields(self) if x.name != "gain"]
+        return {name: value for name in names if (value := getattr(self, name))}
+
+
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(_Sparse):
     """One edit of a row, by one rule.
 
     **Fields:**
@@ -45,7 +53,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(_Sparse):
     """What can be saved at one place, by one or more edits.
 
     **Fields:**
@@ -82,7 +90,7 @@ class Row:
 @functools.cache
 def rules() -> dict[str, dict[str, str]]:
     """What happened and the edit, each by the rule's name, as texts with fields."""
-    file = importlib.resources.files("eqx_fastjit.insight") / "rules.toml"
+    file = importlib.resources.files("eqx_fastjit.insight.rules") / "rules.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

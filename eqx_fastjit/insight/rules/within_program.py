@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import listed, show_seconds
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._file import Run
+from eqx_fastjit.insight.record._look import Look
+from eqx_fastjit.insight.record._loops import UnrolledLoop
+from eqx_fastjit.insight.record._private import keeps_callbacks
+from eqx_fastjit.insight.record._why import line_of, name_of, stages_of
 
-from ._events import Event
-from ._file import Run
-from ._look import Look
-from ._loops import UnrolledLoop
-from ._private import keeps_callbacks
 from ._rules import Part, part_of, Row
-from ._why import line_of, name_of, stages_of
-from ._words import listed, show_seconds
 
 
 # What a `scan` takes, in iterations. XLA compiles iterations that are alike faster than

@@ -8,15 +8,25 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._file import Run
-from ._functions import row_of
-from ._outside import needed_rows, operation_rows, program_key
-from ._rules import Row
-from ._table import tables_of
-from ._waits import row_of_waits
-from ._why import is_operation, stages_of
-from ._within import cache_rows, constant_rows, look_at, loop_rows
-from ._words import plural, show_seconds
+from eqx_fastjit.insight._words import plural, show_seconds
+from eqx_fastjit.insight.compare._table import tables_of
+from eqx_fastjit.insight.record._file import Run
+from eqx_fastjit.insight.record._why import is_operation, stages_of
+from eqx_fastjit.insight.rules._functions import row_of
+from eqx_fastjit.insight.rules._rules import Row
+from eqx_fastjit.insight.rules.each_call import row_of_waits
+from eqx_fastjit.insight.rules.outside_of_jit import (
+    needed_rows,
+    operation_rows,
+    program_key,
+)
+from eqx_fastjit.insight.rules.within_program import (
+    cache_rows,
+    constant_rows,
+    look_at,
+    loop_rows,
+)
+from eqx_fastjit.insight.rules.wrong import stale_row
 
 
 # Seconds, and the share of a run, below which nothing has a row.
@@ -113,7 +123,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
     return Report(
         run=run,
         limit=limit,
-        rows=(*run.stale, *sorted(rows, key=_order)),
+        rows=(*map(stale_row, run.stale), *sorted(rows, key=_order)),
         time=tuple(_time(run)),
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(first),
