@@ -2,8 +2,9 @@
 
 import collections
 import contextlib
-import importlib
+import importlib.machinery
 import os
+import sys
 import warnings
 from typing import Any, TYPE_CHECKING
 
@@ -23,6 +24,20 @@ from ._result import Handle, steps_of
 _ENGINES = ("auto", "native", "python")
 
 
+def _why_absent() -> str:
+    """Why there is no C extension beside this file."""
+    here = os.path.dirname(__file__)
+    folders = [os.path.join(x, os.path.basename(here)) for x in sys.path]
+    installed = importlib.machinery.PathFinder.find_spec("_native", folders)
+    if installed is None or installed.origin is None:
+        return "was not built"
+    return (
+        f"was not built in {here}, which is imported in place of the installed "
+        f"{os.path.dirname(installed.origin)} (`pip install -e .` builds it there, or "
+        "run the program in another folder)"
+    )
+
+
 def _choose() -> Any:
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
     if wanted not in _ENGINES:
@@ -39,7 +54,7 @@ def _choose() -> Any:
             chosen.setup(*own, _statics.sorted_keys, *others, COPIED_BYTES)
         except (ImportError, TypeError) as e:  # or of another version of this library
             is_absent = isinstance(e, ModuleNotFoundError)
-            why = "was not built" if is_absent else f"cannot be loaded ({e})"
+            why = _why_absent() if is_absent else f"cannot be loaded ({e})"
             if wanted == "native":
                 raise Misconfigured(
                     f"EQX_FASTJIT_ENGINE=native, but the C extension {why}."

@@ -235,6 +235,7 @@ done:
 /* A call whose values are bound. */
 static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
+    table_expect(self->last, w);
     if (read_values(w, w->values) == 0) specialization = find(self, w);
     if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
