@@ -72,6 +72,8 @@ class LoadedFunction(Function):
         self._header = header
         self._names = names
         name, described = header["name"], header["parameters"]
+        if not isinstance(name, str):
+            raise ExportFileError("its header is invalid (name)")
 
         signature = inspect.Signature([_parameter(*fields) for fields in described])
         description = Description(True, (name, name), None, signature, ())
