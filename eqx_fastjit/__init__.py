@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
     is_first = globals().keys().isdisjoint(_HOMES)
     globals()[name] = value  # from now on without this function
     if is_first and os.environ.get("EQX_FASTJIT_LOG"):
-        importlib.import_module(".insight._log", __name__).log_from_environment()
+        importlib.import_module(".insight.show._log", __name__).log_from_environment()
     return value
 
 

@@ -167,6 +167,34 @@ def configurations_20() -> Makers:
     return _with_static(apply, configs, tuple)
 
 
+# --- a vocabulary
+
+
+class Tagger(eqx.Module):
+    """Scores each word of a sentence, and knows which words there are."""
+
+    embedding: eqx.nn.Embedding
+    head: eqx.nn.Linear
+    words: tuple[str, ...] = eqx.field(static=True)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return jax.vmap(self.head)(jax.vmap(self.embedding)(tokens))
+
+
+@case("zoo", "a model with a vocabulary of 200 words in a static field")
+def vocabulary() -> Makers:
+    words = tuple(f"word_{i}" for i in range(200))
+
+    def make() -> Tagger:
+        embedding = eqx.nn.Embedding(len(words), 8, key=jr.key(0))
+        return Tagger(embedding, eqx.nn.Linear(8, 4, key=jr.key(1)), words)
+
+    def apply(model: Tagger, tokens: jax.Array) -> jax.Array:
+        return model(tokens)
+
+    return of_function(apply, filled(make), jnp.arange(6))
+
+
 # --- an activation of its own for each layer
 
 

@@ -174,7 +174,8 @@ def doctor(options: argparse.Namespace) -> int:
     _need("insight", "rich", "jinja2")
     name, *others = options.program
     if name.endswith(".jsonl") and not options.is_module:
-        from eqx_fastjit.insight import _file, _report
+        from eqx_fastjit.insight.record import _file
+        from eqx_fastjit.insight.show import _report
 
         if others:
             raise CommandError("expected one event file. Options come before it")
@@ -211,7 +212,8 @@ def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
 
 def _write_report(options: argparse.Namespace, report: Any) -> None:
     """Write a report to stderr, and to the files that are asked for."""
-    from eqx_fastjit.insight import _file, _text
+    from eqx_fastjit.insight.record import _file
+    from eqx_fastjit.insight.show import _text
 
     if options.json:
         _file.write_json(options.json, report)
@@ -247,7 +249,7 @@ def profile(options: argparse.Namespace) -> int:
 
 def rule(options: argparse.Namespace) -> int:
     """Print the section of a rule, as Markdown, or the names of all."""
-    from eqx_fastjit.insight._sections import sections
+    from eqx_fastjit.insight.show._sections import sections
 
     if options.name is None:
         for name, text in sections().items():

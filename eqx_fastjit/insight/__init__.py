@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from ._inspect import inspect as inspect
     from ._profile import profile as profile
-    from ._rules import Part as Part, Row as Row
+    from .rules._rules import Part as Part, Row as Row
 
 # Where the public names are.
 _FILES = {
@@ -31,7 +31,7 @@ _FILES = {
     "_guard": ("RetraceError", "RetraceWarning", "guard"),
     "_inspect": ("inspect",),
     "_profile": ("profile",),
-    "_rules": ("Part", "Row"),
+    "rules._rules": ("Part", "Row"),
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names}
 

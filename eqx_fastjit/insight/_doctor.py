@@ -6,12 +6,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ._events import history
-from ._file import as_json, cache_directory, Run
-from ._report import make_report, Report
-from ._rules import Row
-from ._text import blocks
+from eqx_fastjit.insight.record._run import Run
+
 from ._watch import Watch, watching
+from .record._events import history
+from .record._file import as_json, cache_directory
+from .rules._rules import Row
+from .show._report import make_report, Report
+from .show._text import blocks
 
 
 class DoctorReport:
@@ -42,7 +44,7 @@ class DoctorReport:
 
     def to_html(self) -> str:
         """The report as a page of its own, which loads nothing."""
-        from ._page import page  # and with it jinja2, which a text does not need
+        from .show._page import page  # and with it jinja2, which a text does not need
 
         return page(self._made())
 
@@ -59,7 +61,7 @@ class DoctorReport:
 
     def _repr_html_(self) -> str | None:
         try:
-            from ._page import in_notebook
+            from .show._page import in_notebook
         except ImportError:  # of jinja2, which only the extra `insight` has
             return None
         return None if self._report is None else in_notebook(self.to_html())

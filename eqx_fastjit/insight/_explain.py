@@ -6,13 +6,13 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._events import Event, history, watch
-from ._functions import row_of
-from ._rules import Row
-from ._table import shared, tables_of
-from ._text import as_text, compilations, lines_of
-from ._why import title_of
 from ._words import plural, show_seconds, wrapped
+from .compare._table import shared, tables_of
+from .record._events import Event, history, watch
+from .record._why import title_of
+from .rules._rules import Row
+from .rules.functions import row_of
+from .show._text import as_text, compilations, lines_of
 
 
 _GONE = (

@@ -10,11 +10,11 @@ from typing import Any
 from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
-from ._compare import AGAIN, reason_of
-from ._events import Event, history, unwatch, watch
-from ._text import part_text
-from ._why import line_of, title_of
 from ._words import plural, show_place
+from .record._events import Event, history, unwatch, watch
+from .record._why import line_of, title_of
+from .show._reasons import AGAIN, reason_of
+from .show._text import part_text
 
 
 class RetraceError(RuntimeError):

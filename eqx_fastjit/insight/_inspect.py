@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._facts import Place
 
-from ._constants import Constant, find_constants
-from ._equations import read_jaxpr, Scope
-from ._loops import find_loops, UnrolledLoop
-from ._private import keeps_callbacks
 from ._profile import target
 from ._words import plural, show_bytes, show_place, table
+from .record._constants import Constant, find_constants
+from .record._equations import read_jaxpr, Scope
+from .record._loops import find_loops, UnrolledLoop
+from .record._private import keeps_callbacks
 
 
 _LINES = "Equations by source line"

@@ -23,8 +23,8 @@ from eqx_fastjit._facts import is_users, Place
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, JitWrapped
 
-from ._equations import JAX
 from ._words import show_place, show_seconds, table, wrapped
+from .record._equations import JAX
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"

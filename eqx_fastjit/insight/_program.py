@@ -25,7 +25,7 @@ class ProgramProfile:
 
     def begin(self) -> None:
         """The program uses the engine from now on."""
-        from ._device import Device
+        from .record._device import Device
 
         self._device = Device().__enter__()
 

@@ -35,10 +35,10 @@ class Watch:
         """To be called once JAX, Equinox and the engine are there."""
         global _current
         _current = self
-        from ._device import Device
-        from ._events import history, unwatch, watch
-        from ._log import say_what_is_late
-        from ._stale import StaleValues
+        from .record._device import Device
+        from .record._events import history, unwatch, watch
+        from .record._stale import StaleValues
+        from .show._log import say_what_is_late
 
         # Now, as the program may clear the caches that tell of it.
         self._before = history()
@@ -65,8 +65,8 @@ class Watch:
         self, program: str, exit_code: int | None, least: float | None = None
     ) -> Any:
         """The report on the program: up to now, if it is not over."""
-        from ._file import cache_directory, Run
-        from ._report import make_report
+        from .record._file import cache_directory, Run
+        from .show._report import make_report
 
         if not self._device:  # a report on nothing needs JAX all the same
             self.jax_imported()
@@ -89,8 +89,8 @@ class Watch:
         return make_report(run, least)
 
     def _on_event(self, event: Any) -> None:
-        from ._events import jaxpr_of
-        from ._look import look
+        from .record._events import jaxpr_of
+        from .record._look import look
 
         self._stale.on_event(event)
         self.events.append(event)

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _facts, filter_jit
-from eqx_fastjit.insight import _events, _explain
+from eqx_fastjit.insight import _explain
+from eqx_fastjit.insight.record import _events
 
 
 @pytest.fixture(autouse=True)

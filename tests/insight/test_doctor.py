@@ -39,7 +39,9 @@ def test_a_block(monkeypatch):
     as_dict = report.to_dict()
     assert as_dict["schema"] == 5 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
-    monkeypatch.setitem(sys.modules, "eqx_fastjit.insight._page", None)  # no jinja2
+    monkeypatch.setitem(
+        sys.modules, "eqx_fastjit.insight.show._page", None
+    )  # no jinja2
     assert report._repr_html_() is None
 
 

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from eqx_fastjit import filter_jit, insight
 from eqx_fastjit._texts import describe_static
-from eqx_fastjit.insight import _events, explain
-from eqx_fastjit.insight._describe import describe
+from eqx_fastjit.insight import explain
+from eqx_fastjit.insight.record import _events
+from eqx_fastjit.insight.record._describe import describe
 
 
 @pytest.fixture

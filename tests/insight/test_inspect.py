@@ -254,7 +254,9 @@ def test_bad_input_is_named(tool):
 
 
 def test_without_private_names_there_are_still_counts(monkeypatch):
-    monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: [])
+    monkeypatch.setattr(
+        "eqx_fastjit.insight.record._equations.raw_frames", lambda _: []
+    )
     monkeypatch.setattr(_private, "resolve", lambda path: getattr(None, path))
     found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))
     assert (found.equations, found.loops) == (10, ())

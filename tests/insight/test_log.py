@@ -10,8 +10,8 @@ import socket
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.insight._compare import reason_of
-from eqx_fastjit.insight._file import FileError, read, VERSION
+from eqx_fastjit.insight.record._file import FileError, read, VERSION
+from eqx_fastjit.insight.show._reasons import reason_of
 from tests.support.commands import command
 from tests.support.programs import PROGRAMS, start_python
 
@@ -58,7 +58,7 @@ def test_a_line_for_each_compilation():
 SLOW = """
 import time
 import equinox as eqx, numpy as np
-from eqx_fastjit.insight import _log
+from eqx_fastjit.insight.show import _log
 _log._LATE, _log._INTERVAL = 0.2, 0.01
 
 @eqx.filter_jit

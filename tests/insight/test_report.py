@@ -5,32 +5,43 @@ import io
 import json
 import os
 import re
+import types
 
 import pytest
 
 from eqx_fastjit._facts import FunctionInfo, Place
 from eqx_fastjit._texts import show_array
-from eqx_fastjit.insight._describe import Leaf
-from eqx_fastjit.insight._device import Use
-from eqx_fastjit.insight._events import Event
-from eqx_fastjit.insight._file import as_json, Run
-from eqx_fastjit.insight._page import page
-from eqx_fastjit.insight._programs import Program
-from eqx_fastjit.insight._report import headline, make_report
-from eqx_fastjit.insight._rules import part_of, Row
-from eqx_fastjit.insight._text import write_text
-from eqx_fastjit.insight._waits import Wait
+from eqx_fastjit.insight.record._device import Use
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._file import as_json
+from eqx_fastjit.insight.record._leaves import Leaf
+from eqx_fastjit.insight.record._programs import Program
+from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._stale import Stale
+from eqx_fastjit.insight.record._waits import Wait
+from eqx_fastjit.insight.show._page import page
+from eqx_fastjit.insight.show._report import headline, make_report
+from eqx_fastjit.insight.show._text import write_text
 
 
 LINE = Place("a.py", 10, "<module>")
 
 
 def array(path, shape=(), dtype="float32", **fields):
-    return Leaf(path, "array", show_array(shape, dtype), shape, dtype, **fields)
+    text = show_array(shape, dtype)
+    return Leaf(path, "array", text, "array", shape=shape, dtype=dtype, **fields)
 
 
 def static(path, value):
-    return Leaf(path, "static", str(value), type=type(value).__name__)
+    is_number = isinstance(value, int)
+    return Leaf(
+        path,
+        "static",
+        str(value),
+        "number" if is_number else "label",
+        value if is_number else None,
+        type=type(value).__name__,
+    )
 
 
 def event(number, *leaves, name="step", program="a", seconds=1.0, **fields):
@@ -94,7 +105,8 @@ def test_what_costs_less_has_no_row(cost, run, least, has_row):
 
 def test_rows_are_by_what_is_saved():
     """What makes results wrong comes first, and what is only a price last."""
-    wrong = Row("f", (part_of("stale-value", dict.fromkeys(WORDS, "x")),))
+    read = types.SimpleNamespace(path="x", place=LINE)
+    wrong = Stale(event(0, name="f"), read, "1", "2")
     needed = [
         event(i, static("kind", text), name="other", program=text, seconds=30.0)
         for i, text in enumerate("ab")
@@ -113,9 +125,6 @@ def test_rows_are_by_what_is_saved():
     cache, other = found.rows[-2:]
     assert cache.saves == cache.later > 0 == other.saves and other.wanted == 30
     assert [x.rule for x in other.parts] == ["other-program"]
-
-
-WORDS = ("path", "first", "last", "function", "values", "array", "cost")
 
 
 def test_nothing_is_saved_twice():

@@ -18,9 +18,10 @@ import optax
 import pytest
 
 from eqx_fastjit import filter_jit
-from eqx_fastjit.insight import _events, _file, doctor
-from eqx_fastjit.insight._report import make_report
-from eqx_fastjit.insight._text import part_text
+from eqx_fastjit.insight import doctor
+from eqx_fastjit.insight.record import _events, _file
+from eqx_fastjit.insight.show._report import make_report
+from eqx_fastjit.insight.show._text import part_text
 
 
 X = np.ones(3, np.float32)

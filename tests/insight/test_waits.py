@@ -1,6 +1,7 @@
 """Waits for the device are found by line, with what waited."""
 
 import dataclasses
+import types
 
 import equinox as eqx
 import equinox.internal
@@ -11,9 +12,10 @@ import pytest
 
 from eqx_fastjit import _private, filter_jit, insight
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight import _device, _waits
-from eqx_fastjit.insight._device import Device
-from eqx_fastjit.insight._waits import Wait
+from eqx_fastjit.insight.record import _device, _waits
+from eqx_fastjit.insight.record._device import Device
+from eqx_fastjit.insight.record._waits import Wait
+from eqx_fastjit.insight.rules import each_call
 from tests.support.threads import in_threads
 
 
@@ -21,6 +23,13 @@ from tests.support.threads import in_threads
 def _each_counts(monkeypatch):
     """However short it is."""
     monkeypatch.setattr(_device, "_SHORTEST", 0.0)
+
+
+def rows_of(waits, saves):
+    """The rows of a run with these waits; running ahead saves so many seconds."""
+    device = types.SimpleNamespace(ahead=saves)
+    run = types.SimpleNamespace(waits=waits, device=device, busy="")
+    return [*each_call.rows(types.SimpleNamespace(run=run))]
 
 
 def waits_in(f, *args):
@@ -137,7 +146,7 @@ def test_a_jitted_call_that_blocks(case):
     found = waits_in(lambda: [f(x) for _ in range(3)])
     (wait,) = [x for x in found if x.what == _waits.JITTED_CALL]
     assert (wait.count, wait.decides) == (3, has_to)
-    assert bool(_waits.row_of_waits([wait], 1.0)) != has_to
+    assert bool(rows_of([wait], 1.0)) != has_to
 
 
 def test_looking_for_callbacks_disturbs_no_event():
@@ -211,7 +220,7 @@ ELSEWHERE = Wait(LINE._replace(function="test"), "int(i)", 1500, 0.0, 1500, True
 )
 def test_what_waits_has_a_row(waits, saves, rule, what):
     """Of what takes longest; it saves what running ahead does, not what is waited."""
-    rows = _waits.row_of_waits(waits, saves)
+    rows = rows_of(waits, saves)
     assert len(rows) == (rule is not None)
     for row in rows:
         (part,) = row.parts

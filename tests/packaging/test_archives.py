@@ -227,6 +227,19 @@ def test_a_missing_or_broken_extension_is_one_warning(copied, tmp_path, is_broke
     assert ended.returncode and "EQX_FASTJIT_ENGINE=native, but the C" in ended.stderr
 
 
+def test_a_checkout_in_place_of_an_installed_build(copied, tmp_path):
+    """The warning says that the extension was built, and where it is."""
+    installed = tmp_path / "site"
+    (installed / NATIVE).parent.mkdir(parents=True)
+    shutil.copy(ROOT / NATIVE, installed / NATIVE)
+    path = os.pathsep.join(map(str, (tmp_path, installed)))
+    ended = copied(PYTHONPATH=path)
+    assert ended.stdout.startswith("python")
+    text = f"was not built in {tmp_path / 'eqx_fastjit'}, which is imported in place of"
+    assert text in ended.stderr and str(installed / "eqx_fastjit") in ended.stderr
+    assert "pip install -e ." in ended.stderr
+
+
 def test_the_version_is_told_without_the_dependencies():
     """What bug reports ask for does not end in a traceback."""
     code = "import sys; sys.path.insert(0, {!r}); from eqx_fastjit import cli\n"

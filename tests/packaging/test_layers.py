@@ -1,4 +1,7 @@
-"""The package's imports: arrows go down only, without a circle."""
+"""The package's imports: arrows go down only, without a circle.
+
+Promise of CONTRIBUTING.md, "Where things are".
+"""
 
 import ast
 from pathlib import Path
@@ -21,6 +24,9 @@ LAYERS = [
     ["__init__", "cli", "__main__", "pytest_plugin"],
 ]
 ORDER = {name: i for i, name in enumerate(x for layer in LAYERS for x in layer)}
+# The rooms of `insight`, in the order in which data flow: a file imports its own room
+# and rooms before it. Words are below all, and the entries above.
+ROOMS = ["_words", "record", "compare", "rules", "show"]
 
 
 def imports(file):
@@ -59,11 +65,31 @@ def test_imports_go_down(file):
         assert not [x for x in used - {room} if ORDER[x] > ORDER[room]]
 
 
-@pytest.mark.parametrize("folder", ["_export", "insight", "cli"])
+INSIGHT = [x for x in FILES if names(x)[0] == "insight"]
+
+
+def order_in_insight(name):
+    """Of a room, or of an entry."""
+    return ROOMS.index(name) if name in ROOMS else len(ROOMS)
+
+
+@pytest.mark.parametrize("file", INSIGHT, ids=lambda x: "/".join(names(x)[1:]))
+def test_data_flow_one_way(file):
+    """A file of `insight` imports its own room, and rooms before it."""
+    own = order_in_insight(names(file)[1])
+    used = {parts[1] for parts in imports(file) if parts[:1] == ["insight"]}
+    assert not [x for x in used if order_in_insight(x) > own]
+
+
+FOLDERS = ["_export", "cli", "insight", *(f"insight/{x}" for x in ROOMS[1:])]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_has_no_circle(folder):
     """Each file can be put below all that import it."""
+    room = folder.split("/")
     left = {
-        file.stem: {p[1] for p in imports(file) if p[:1] == [folder] and len(p) > 1}
+        file.stem: {p[len(room)] for p in imports(file) if is_below(p, room)}
         for file in (PACKAGE / folder).glob("*.py")
         if file.stem != "__init__"
     }
@@ -71,3 +97,8 @@ def test_a_folder_has_no_circle(folder):
         free = [x for x, used in left.items() if not used & left.keys()]
         assert free, f"a circle in {left}"
         left = {x: used for x, used in left.items() if x not in free}
+
+
+def is_below(parts, room):
+    """Whether what is imported is in a folder."""
+    return parts[: len(room)] == room and len(parts) > len(room)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import is_users, Place
 
-from ._describe import argument_of, is_below
+from ._leaves import argument_of, is_below
 
 
 MISSING = object()

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._describe import is_below, is_member, Leaf
-from ._events import Event
-from ._programs import Program
-from ._why import is_operation
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._leaves import is_below, Leaf
+from eqx_fastjit.insight.record._programs import Program
+from eqx_fastjit.insight.record._why import is_operation
 
 
 class Column(NamedTuple):
@@ -50,14 +50,12 @@ def partition(values: Iterable[Any]) -> Partition:
     return tuple(first.setdefault(value, i) for i, value in enumerate(values))
 
 
-# The types of statics that are functions, or hold one.
-FUNCTIONS = ("function", "partial", "PjitFunction")
-# Those of which an edit changes no part, but the whole.
-_WHOLES = (*FUNCTIONS, "list", "dict", "set", "tuple")
+# The categories of statics of which an edit changes no part, but the whole.
+_WHOLES = ("function", "container")
 
 
 def _has_fields(leaf: Leaf) -> bool:
-    return leaf.kind == "static" and leaf.type.rpartition(".")[2] not in _WHOLES
+    return leaf.kind == "static" and leaf.category not in _WHOLES
 
 
 def _cells(leaf: Leaf) -> dict[Column, Any]:
@@ -68,7 +66,7 @@ def _cells(leaf: Leaf) -> dict[Column, Any]:
     if leaf.kind == "structure":
         return {Column(path, "kind"): (leaf.type, leaf.text)}
     cells: dict[Column, Any] = {Column(path, "kind"): leaf.kind}
-    cells |= {Column(path, "axis", i): str(n) for i, n in enumerate(leaf.shape)}
+    cells |= {Column(path, "axis", i): n for i, n in enumerate(leaf.shape)}
     if leaf.kind == "static":
         cells[Column(path, "value")] = leaf.type, leaf.dtype, leaf.identity, leaf.text
         return cells
@@ -117,7 +115,7 @@ class Table:
                 fields[path] = []
                 told.add(path)
         for path, inside in fields.items():
-            own = [x for x in inside if (y := self.leaf(x)) and y.of not in _WHOLES]
+            own = [x for x in inside if (y := self.leaf(x)) and y.holder not in _WHOLES]
             own = [x for x in own if not any(is_below(y, x) for y in own)]
             leaves = self.leaves(path)
             if not own or not all(map(_has_fields, filter(None, leaves))):
@@ -253,7 +251,7 @@ class Saved(NamedTuple):
 
 def _chooses(leaf: Leaf | None) -> bool:
     """Whether a static is of a type that mostly decides what is traced."""
-    return leaf is None or leaf.type in ("bool", "str", "NoneType") or is_member(leaf)
+    return leaf is None or leaf.category == "label"
 
 
 def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:

@@ -4,26 +4,19 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._file import Run
-from ._functions import row_of
-from ._outside import needed_rows, operation_rows, program_key
-from ._rules import Row
-from ._table import tables_of
-from ._waits import row_of_waits
-from ._why import is_operation, stages_of
-from ._within import cache_rows, constant_rows, look_at, loop_rows
-from ._words import plural, show_seconds
+from eqx_fastjit.insight._words import plural, show_seconds
+from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._why import is_operation, stages_of
+from eqx_fastjit.insight.rules._classes import CLASSES
+from eqx_fastjit.insight.rules._rules import Case, Row
+from eqx_fastjit.insight.rules.outside_of_jit import program_key
 
 
 # Seconds, and the share of a run, below which nothing has a row.
 _LEAST_SECONDS, _LEAST_SHARE = 0.1, 0.01
-# Programs that run at the same time, for each core, and the share of its time that a
-# program had the CPU, from which and up to which this is said.
-_BUSY, _SLOWED = 1.5, 0.8
 
 
 class Time(NamedTuple):
@@ -84,59 +77,33 @@ def make_report(run: Run, least: float | None = None) -> Report:
     of a longer run.
     """
     limit = max(_LEAST_SECONDS, _LEAST_SHARE * run.seconds) if least is None else least
-    operations = [e for e in run.events if is_operation(e)]
-    # Seconds of compilations that no row spares.
-    left = {e: e.seconds for e in run.events if e.compile and not e.failed}
-    tables = [table for table, _ in tables_of(run.events, run.before)]
-    found = [*map(row_of, tables)]
-    found += operation_rows(run.events, lambda e: look_at(run, e).operation)
-    rows: list[Row] = []
-    for row, spared in filter(None, found):
-        rows.append(row)
-        if row.saves >= limit:
-            for event in spared:
-                left.pop(event, None)
-    rows += needed_rows([e for e in operations if e in left])
-    rows += [*loop_rows(run, left), *constant_rows(run, left), *cache_rows(run, left)]
-    busy = _busy(run)
-    if run.device is not None and not busy:  # of others' work, waits are not known
-        rows += row_of_waits(run.waits, run.device.ahead)
-    rows = [x for x in rows if x.saves > 0 or x.wanted > 0]
-    rows = [x for x in rows if max(x.saves, x.wanted) >= limit]
+    case = Case(run, limit)
+    rows = [row for rules in CLASSES for row in rules.rows(case)]
+    shown = [x for x in rows if x.is_wrong or max(x.saves, x.wanted) >= limit]
+    shown = [x for x in shown if x.is_wrong or x.saves > 0 or x.wanted > 0]
+
     programs: list[tuple[Any, float]] = [
-        (program_key(e), e.seconds) for e in operations
+        (program_key(e), e.seconds) for e in run.events if is_operation(e)
     ]
-    for table in tables:
+    for table in case.tables:
         known = zip(table.programs, table.rows, strict=True)
         programs += [((id(table), program), row.seconds) for program, row in known]
     first = dict(reversed(programs))
     return Report(
         run=run,
         limit=limit,
-        rows=(*run.stale, *sorted(rows, key=_order)),
+        rows=tuple(sorted(shown, key=_order)),
         time=tuple(_time(run)),
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(first),
         again=math.fsum(x for _, x in programs) - math.fsum(first.values()),
-        busy=busy,
+        busy=run.busy,
     )
 
 
-def _order(row: Row) -> tuple[bool, bool, float]:
-    return not row.saves, row.later > 0, -(row.saves or row.wanted)
-
-
-def _busy(run: Run) -> str:
-    """Whether other programs keep the machine busy, so that seconds say little."""
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    is_slowed = 0 < run.cpu_seconds < _SLOWED * run.seconds
-    if load <= _BUSY * cores or not is_slowed:
-        return ""
-    return (
-        f": other programs keep this machine busy, with a load of {load:.1f} on "
-        f"{plural(cores, 'core')}, so all seconds are longer"
-    )
+def _order(row: Row) -> tuple[bool, bool, bool, float]:
+    is_price = not (row.saves or row.is_wrong)
+    return not row.is_wrong, is_price, row.later > 0, -(row.saves or row.wanted)
 
 
 # --- where the time went --------------------------------------------------------------

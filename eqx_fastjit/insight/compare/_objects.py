@@ -5,19 +5,21 @@ moments of a model that changes change with it. What is a copy of something else
 with the original.
 """
 
-import contextlib
 import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._describe import ancestors, argument_of, common, is_below, is_member, Leaf
-from ._table import Column, FUNCTIONS, Partition, Table
+from eqx_fastjit.insight.record._leaves import (
+    ancestors,
+    argument_of,
+    common,
+    is_below,
+    Leaf,
+)
 
-
-_NUMBER = re.compile(r"(numpy\.)?(int|uint|float|complex|bfloat)\d*")
-_CONTAINERS = ("list", "tuple", "dict")
+from ._table import Column, Partition, Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,8 +80,8 @@ class Object:
         is a literal of the programs, or the length of an array that is told itself.
         """
         if self.kind == "number":
-            is_float = all(x is None or "float" in x.type for x in self.leaves)
-            is_told = is_float or is_literal(self.table, self.paths[0])
+            is_fraction = all(x is None or is_float(x) for x in self.leaves)
+            is_told = is_fraction or is_literal(self.table, self.paths[0])
             return not self.is_mixed and (is_told or self.is_length)
         return self.kind in ("optimiser", "function", "callable", "object")
 
@@ -87,10 +89,10 @@ class Object:
     def is_length(self) -> bool:
         """Whether it is a number that is the length of an axis wherever that is."""
         table = self.table
-        texts = [str(x) for x in table.leaves(self.paths[0])]
+        numbers = [x and x.value for x in table.leaves(self.paths[0])]
 
         def is_length_of(x: Column) -> bool:
-            rows = zip(texts, table.values(x), table.leaves(x.path), strict=True)
+            rows = zip(numbers, table.values(x), table.leaves(x.path), strict=True)
             return all(a == b for a, b, leaf in rows if leaf and leaf.kind == "array")
 
         axes = (x for x in table.columns if x.aspect == "axis")
@@ -108,16 +110,17 @@ class Object:
         lengths = {self.table.values(x) for x in self.own if x.aspect == "axis"}
         if self.kind != "size" or len(lengths) != 1:
             return []
+        # A length may be a symbol.
         found = list(dict.fromkeys(lengths.pop()))
-        return list(map(int, found)) if all(map(str.isdecimal, found)) else []
+        return found if all(type(x) is int for x in found) else []
 
     @functools.cached_property
     def elements(self) -> list[int]:
         """Of a list, tuple or dictionary: how many elements it had, in order."""
-        texts = [str(x) for x in self.leaves if x is not None and x.type in _CONTAINERS]
-        if self.kind != "structure" or len(texts) < len(self.leaves):
+        if self.kind != "structure":
             return []
-        return [int(x.rpartition(" of ")[2]) if " of " in x else 0 for x in texts]
+        known = [x for x in self.leaves if x is not None and x.category == "container"]
+        return [x.size for x in known] if len(known) == len(self.leaves) else []
 
     @functools.cached_property
     def is_carried(self) -> bool:
@@ -169,9 +172,9 @@ class Object:
         )
 
 
-def is_number(leaf: Leaf | None) -> bool:
-    """Whether a static is a number, and no flag."""
-    return leaf is not None and bool(_NUMBER.fullmatch(leaf.type))
+def is_float(leaf: Leaf | None) -> bool:
+    """Whether a static is a number with a fraction."""
+    return leaf is not None and "float" in leaf.type
 
 
 def is_literal(table: Table, path: str) -> bool:
@@ -179,20 +182,13 @@ def is_literal(table: Table, path: str) -> bool:
     is_there: list[bool] = []
     for row in table.rows:
         leaf = row.leaves.get(path)
-        if row.program is not None and leaf is not None and is_number(leaf):
-            text = leaf.text.partition("(")[2].rstrip(")") or leaf.text
-            with contextlib.suppress(ValueError):
-                is_there.append(f"{float(text):.6g}" in row.program.literals)
+        if row.program is not None and leaf is not None and leaf.value is not None:
+            is_there.append(f"{leaf.value:.6g}" in row.program.literals)
     return sum(is_there) > len(is_there) / 2
 
 
-def is_optimiser(leaf: Leaf | None) -> bool:
-    """Whether it is one of optax."""
-    return leaf is not None and "GradientTransformation" in leaf.type
-
-
 def _is_model(leaf: Leaf) -> bool:
-    return leaf.kind == "structure" and leaf.is_module
+    return leaf.kind == "structure" and leaf.category == "module"
 
 
 def module_of(table: Table, path: str) -> str:
@@ -266,7 +262,7 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
         statics = [x for x in table.leaves(above) if x is not None]
         kinds = {x.kind for x in statics}
         is_one = kinds == {"static", "array"} and all(
-            is_number(x) for x in statics if x.kind == "static"
+            x.category == "number" for x in statics if x.kind == "static"
         )
         return "number" if is_one else "structure", above
     if aspect in ("axis", "rank"):
@@ -277,19 +273,18 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
 def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
     """That of a static value, or of a field of one."""
     leaves = [x for x in table.leaves(path) if x is not None]
+    categories = {x.category for x in leaves}
     around = (path, *ancestors(path))
     outside = (x for x in around if (leaf := table.leaf(x)) is None or not leaf.of)
     owner = next(outside, around[-1])
-    if all(x.type.rpartition(".")[2] in FUNCTIONS for x in leaves):
+    if categories == {"function"}:
         if argument_of(path) == table.name:  # which is passed along with the arguments
             return "function", table.name
         return ("callable", path) if owner == path else ("object", owner)
     if any(x.dtype for x in leaves) or _has_arrays(table, path):
         return "array", path
-    if all(map(is_number, leaves)):
-        return "number", None, argument_of(path), owner != path and owner, ids
-    if all(map(_is_label, leaves)):
-        return "label", None, argument_of(path), owner != path and owner, ids
+    if categories in ({"number"}, {"label"}):
+        return *categories, None, argument_of(path), owner != path and owner, ids
     return "object", owner
 
 
@@ -299,14 +294,10 @@ def _has_arrays(table: Table, path: str) -> bool:
     return any(leaf.dtype for x in inside for leaf in table.leaves(x) if leaf)
 
 
-def _is_label(leaf: Leaf) -> bool:
-    simple = ("str", "bool", "bytes", "NoneType", "type", "numpy.bool")
-    return leaf.type in simple or is_member(leaf)
-
-
 def _optimiser_of(table: Table, path: str) -> str:
     around = (path, *ancestors(path))
-    return next((x for x in around if is_optimiser(table.leaf(x))), "")
+    leaves = ((x, table.leaf(x)) for x in around)
+    return next((x for x, leaf in leaves if leaf and leaf.category == "optimiser"), "")
 
 
 def _with_all_axes(

@@ -8,11 +8,11 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ._events import Event
-from ._functions import row_of
-from ._rules import Part
-from ._table import compilation_of, shared, Table
-from ._why import is_operation
+from eqx_fastjit.insight.compare._table import compilation_of, shared, Table
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._why import is_operation
+from eqx_fastjit.insight.rules._rules import Part
+from eqx_fastjit.insight.rules.functions import row_of
 
 
 # The earlier events that one is compared with.

@@ -2,7 +2,7 @@
 
 `float(x)`, `x.item()`, `print(x)`, `np.asarray(x)` and `block_until_ready` need the
 value of an array, and wait until the device has it. In a loop, Python cannot prepare
-the next step meanwhile. `_device.py` sees who waits; here are the lines, and the row.
+the next step meanwhile. `_device.py` sees who waits; here are the lines.
 """
 
 import ast
@@ -10,20 +10,17 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
 import jax
 import numpy as np
 
-from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
-from eqx_fastjit._function import Function
+from eqx_fastjit.insight._words import shortened
 
 from ._reads import expressions_in
-from ._rules import part_of, Row
-from ._words import shortened, show_seconds
 
 
 # What waits if a jitted call does not return before its result is ready.
@@ -47,19 +44,17 @@ class Wait:
     decides: bool = False
 
 
-def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
+def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
     """The expression that has waited in the running code, if it is in the program.
 
-    `kind` and `args` are those of the function that has (`_private.hook_waits`).
+    `kind` and `args` are those of the function that has (`_private.hook_waits`); `why`
+    is what the engine says of one of its calls.
     """
     # The innermost frame of the program itself, and the function that it called.
-    frame, called, has_to_block = sys._getframe(1), "", False
+    frame, called = sys._getframe(1), ""
     while not _is_written_by_user(frame.f_code):
         if frame.f_back is None:
             return None
-        if frame.f_code is Function.complete_call.__code__:
-            call = frame.f_locals  # by what the engine knows
-            has_to_block = call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS
         called, frame = frame.f_code.co_name, frame.f_back
     code = frame.f_code
     place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
@@ -67,39 +62,14 @@ def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
     if kind == "blocks":
         # The program called `block_until_ready`, or a function that did.
         is_its_own = called in ("watched", "block_until_ready")
-        what = what if is_its_own else JITTED_CALL
-        return Wait(place, what, decides=bool(has_to_block))
+        what = what if is_its_own and not why else JITTED_CALL
+        return Wait(place, what, decides=why in ("needed", "transfer"))
     x: Any = args[0]
     is_number = x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact)
     return Wait(place, what, decides=not is_number)
 
 
 _is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
-
-
-# --- the row --------------------------------------------------------------------------
-
-
-def row_of_waits(waits: Iterable[Wait], saves: float) -> list[Row]:
-    """What the program waits for without need, if it could save any seconds.
-
-    A number that is read in each step may be read later. What is an index, a flag or a
-    whole array may decide what comes next: then nothing is saved by not waiting.
-    """
-    found = [x for x in waits if x.count and not x.decides]
-    if not found or saves <= 0:
-        return []
-    first = max(found, key=lambda x: x.seconds)
-    function, what, n = first.place.function, first.what, first.count
-    beside = (x for x in waits if x.decides and x.place.function == function)
-    if any(2 * x.reads > first.reads for x in beside):
-        return []
-    rule = "blocking-call" if what == JITTED_CALL else "waits"
-    facts = {"path": what, "cost": f"{n} x {show_seconds(first.seconds / n)}"}
-    part = part_of(rule, facts, path=what, count=n, saves=saves, gain=saves)
-    name = function.rpartition("<locals>.")[2]
-    seconds = sum(x.seconds for x in found)
-    return [Row(name, (part,), first.place, seconds=seconds, saves=saves, about=True)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -29,7 +29,8 @@ from eqx_fastjit._callables import column_of, place_of
 from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
-from ._describe import describe, Leaf, number_of
+from ._describe import describe, number_of
+from ._leaves import Leaf
 from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
 from ._programs import Program, program_of
 

@@ -8,21 +8,17 @@ much: it could be one program.
 
 import collections
 import itertools
-import sys
-import traceback
-from collections.abc import Callable, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from eqx_fastjit._blocking import opened
-from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import listed, shortened
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._why import costliest, is_operation, line_of
 
-from ._equations import CONTROL_FLOW, JAX
-from ._events import Event
-from ._programs import show_aval
-from ._rules import part_of, Row
-from ._why import costliest, is_operation, line_of
-from ._words import listed, shortened
+from ._rules import Case, Row, Rule
+from .same_operations import NEEDED
 
 
 # How often an operation is compiled at a line that is no accident: models may have
@@ -31,73 +27,26 @@ _LEAST = 5
 # From how many operations on a line, or a function that jits nothing, has a row; and
 # about which part of their seconds one program takes in their place.
 _MANY, _LEFT = 20, 0.25
-# In these functions models and states are made, of whichever library.
-_MAKERS = ("__init__", "init", "init_fn")
-# Equations that are looked at, operands that are shown.
-_MAX_EQUATIONS, _SHOWN = 50, 3
-
-
-class Operation(NamedTuple):
-    """An operation outside of jit, as it is compiled."""
-
-    # The shapes of its operands and of its results.
-    operands: str = ""
-    results: str = ""
-    # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
-    is_loop: bool = False
-    # Whether it is there to make a model, or an optimiser's state.
-    is_making: bool = False
-    # The instruction of the user's innermost function, and what tells the call that it
-    # makes there from others; nothing of one for each leaf of a tree.
-    instruction: int = 0
-    call: Any = None
-
-
-def operation(jaxpr: Any) -> Operation:
-    """The operation that is being compiled in this thread."""
-    stack = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    n = next((i for i, x in enumerate(stack) if is_written_by_user(x.f_code)), 1)
-    is_of_leaf = any(x.f_code.co_name.endswith("tree_map") for x in stack)
-    found = Operation(
-        is_making=any(_is_maker(x.f_code) for x in stack),
-        instruction=stack[n].f_lasti,
-        call=None if is_of_leaf else _marked(stack[n - 1]),
-    )
-    inner = opened(jaxpr)
-    if inner is None:
-        return found
-    operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
-    names = (e.primitive.name for e in inner.eqns[:_MAX_EQUATIONS])
-    return found._replace(
-        operands=_listed(operands),
-        results=_listed(results),
-        is_loop=any(x in CONTROL_FLOW for x in names),
-    )
-
-
-def _marked(frame: FrameType) -> Any:
-    """What tells a frame from others: its trace function, which nothing calls.
-
-    Another frame may have the `id` of one that is gone, and there are no weak
-    references to frames.
-    """
-    if frame.f_trace is None:
-        frame.f_trace = lambda *_: None
-    return frame.f_trace
-
-
-def _listed(shapes: list[str]) -> str:
-    return f"({', '.join(shapes[:_SHOWN] + ['...'] * (len(shapes) > _SHOWN))})"
-
-
-def _is_maker(code: CodeType) -> bool:
-    return code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
 
 
 def program_key(event: Event) -> tuple[str, str]:
     """The same for operations of one program, which JAX had."""
     program = event.program
     return event.function.name, program.same if program else f"{event.number}"
+
+
+EAGER = Rule(
+    "eager",
+    "{shape}filter_jit around what it computes; of a loop, around the body",
+    "{operations} outside of jit{values}",
+)
+AGAIN = Rule(
+    "eager-function",
+    "make it once, under filter_jit",
+    "{operations} outside of jit, of a function made again",
+)
+
+RULES = (EAGER, AGAIN)
 
 
 class _Compiled(NamedTuple):
@@ -110,20 +59,22 @@ class _Compiled(NamedTuple):
     is_again: bool
 
 
-def operation_rows(
-    events: Sequence[Event], seen: Callable[[Event], Operation]
-) -> list[tuple[Row, list[Event]]]:
-    """What functions of the user's compile outside of jit, and what is spared.
+def rows(case: Case) -> Iterator[Row]:
+    """What functions of the user's compile outside of jit, then what has to be."""
+    for row, spared in _operation_rows(case.run.events, case.run):
+        case.spare(row, spared)
+        yield row
+    yield from _needed_rows([e for e in case.left if is_operation(e)])
 
-    `events`: all of the run.
-    """
+
+def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[Event]]]:
     # The lines on the way to what is jitted, also by a library. Nothing around them is
     # to be jitted: that would be compiled for each shape of the rest.
     jitting = {x for e in events if not is_operation(e) for x in e.frames}
     not_own = {x[::2] for x in jitting}
     functions: dict[Any, dict[Any, list[Event]]] = {}
     for e in events:
-        if not (is_operation(e) and e.frames) or seen(e).is_making:
+        if not (is_operation(e) and e.frames) or run.look(e).operation.is_making:
             continue
         inside = itertools.takewhile(lambda x: x[::2] not in not_own, e.frames)
         named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
@@ -131,12 +82,14 @@ def operation_rows(
         own = e.frames[named[-1]] if named else e.frames[0]
         line = e.frames[: named[-1] + 2][-1] if named else own
         lines = functions.setdefault((own[::2], bool(named)), {})
-        key = line, e.frames[0], seen(e).instruction, e.function.name
+        key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         found = [
-            _Compiled(line, x, len({seen(e).call for e in x} - {None}) >= _LEAST)
+            _Compiled(
+                line, x, len({run.look(e).operation.call for e in x} - {None}) >= _LEAST
+            )
             for (line, *_), x in lines.items()
         ]
         counts = collections.Counter(x.line for x in found for _ in x.events)
@@ -145,11 +98,11 @@ def operation_rows(
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
         if chosen:
-            rows.append(_row(function, chosen, bool(many), seen))
+            rows.append(_row(function, chosen, bool(many), run))
     return rows
 
 
-def needed_rows(events: Sequence[Event]) -> list[Row]:
+def _needed_rows(events: Sequence[Event]) -> list[Row]:
     """A row with the price of operations that no edit spares, if there are any."""
     if not events:
         return []
@@ -157,7 +110,7 @@ def needed_rows(events: Sequence[Event]) -> list[Row]:
     seconds = sum(e.seconds for e in events)
     row = Row(
         "operations outside of jit",
-        (part_of("other-program", {"differs": names}),),
+        (NEEDED.part({"differs": names}),),
         costliest((line_of(e), e.seconds) for e in events),
         seconds=seconds,
         wanted=seconds,
@@ -171,7 +124,7 @@ def _row(
     function: str,
     found: list[_Compiled],
     is_whole: bool,
-    seen: Callable[[Event], Operation],
+    run: Run,
 ) -> tuple[Row, list[Event]]:
     """The row of a function. Of each operation, the first is needed.
 
@@ -182,10 +135,12 @@ def _row(
     again = [e for x in found if x.is_again for e in x.events[1:]]
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
-    is_same = len(different) <= len(main) // 2 and any(seen(e).is_loop for e in main)
-    values = tuple(dict.fromkeys(seen(e).operands for e in main))
+    is_same = len(different) <= len(main) // 2 and any(
+        run.look(e).operation.is_loop for e in main
+    )
+    values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
-        values = tuple(dict.fromkeys(seen(e).results for e in main))
+        values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
     every = [e for x in found for e in x.events]
     saves = sum(e.seconds for e in again)
     if is_whole:
@@ -198,9 +153,9 @@ def _row(
         "values": f": {', '.join([*shown, '...'])}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
     }
-    rule = "eager-function" if is_same else "eager"
+    rule = AGAIN if is_same else EAGER
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = part_of(rule, facts, saves=saves, gain=saves, **fields)
+    part = rule.part(facts, saves=saves, gain=saves, **fields)
     row = Row(
         function.rpartition("<locals>.")[2],
         (part,),

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TextIO
 
 from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import (
+    listed,
+    plural,
+    show_chain,
+    show_place,
+    show_seconds,
+    wrapped,
+)
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._why import is_operation, title_of
+from eqx_fastjit.insight.rules._rules import Part, Row
 
-from ._compare import reasons_of
-from ._events import Event
+from ._reasons import reasons_of
 from ._report import headline, Report
-from ._rules import Part, Row
-from ._why import is_operation, title_of
-from ._words import listed, plural, show_chain, show_place, show_seconds, wrapped
 
 
 # The columns of the number and the seconds; edits that are shown, unless all are.

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from eqx_fastjit import _facts
+from eqx_fastjit.insight._words import listed, show_chain, show_seconds
+from eqx_fastjit.insight.record._events import Event, watch
+from eqx_fastjit.insight.record._file import Writer
+from eqx_fastjit.insight.record._why import stages_of, title_of
 
-from ._compare import AGAIN, CELL, FIRST, OUTSIDE, reason_of
-from ._events import Event, watch
-from ._file import Writer
-from ._why import stages_of, title_of
-from ._words import listed, show_chain, show_seconds
+from ._reasons import AGAIN, CELL, FIRST, OUTSIDE, reason_of
 
 
 logger = logging.getLogger("eqx_fastjit")

@@ -5,14 +5,15 @@ import linecache
 import jinja2
 from markupsafe import escape
 
+from eqx_fastjit.insight._words import show_place, show_seconds
+
 from ._report import headline, Report
 from ._sections import sections
 from ._text import compilations, lines_of
-from ._words import show_place, show_seconds
 
 
 _environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("eqx_fastjit.insight", "templates"),
+    loader=jinja2.PackageLoader("eqx_fastjit.insight.show", "templates"),
     autoescape=True,
     trim_blocks=True,
     undefined=jinja2.StrictUndefined,

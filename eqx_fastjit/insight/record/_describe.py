@@ -10,99 +10,33 @@ import contextlib
 import enum
 import functools
 import itertools
-import re
+import math
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from eqx_fastjit._callables import place_of
 from eqx_fastjit._facts import (
     aval_of,
     current_settings,
     is_users,
-    Place,
     placement_of,
     SETTINGS,
 )
 from eqx_fastjit._statics import has_only_identity, is_array, known_reader, Walk
 from eqx_fastjit._texts import describe_static, show_array
 
+from ._leaves import Leaf
+
 
 # Fields of statics, of a call in all.
 _MAX_FIELDS = 200
-
-
-class Leaf(NamedTuple):
-    """An array, a static, or a node of the arguments of a call."""
-
-    # As the user would write it: `model.layers[1].weight`; or the name of a setting.
-    path: str
-    # "array", "static", "structure" (of a node) or "configuration" (a setting).
-    kind: str
-    # `float32[8,4]`; of anything else a short text.
-    text: str
-    # Of an array, also of one that is static.
-    shape: tuple[Any, ...] = ()
-    dtype: str = ""
-    weak_type: bool = False
-    # Where an array is committed to: empty if JAX may place it; `None` of a tracer.
-    sharding: str | None = ""
-    # Of a static or a node: its class, with the module.
-    type: str = ""
-    # Of a static: distinguishes values with equal texts.
-    identity: int = 0
-    # Of a field of another static, such as a configuration: the class of that.
-    of: str = ""
-    # Of a static or a node: whether it is an `equinox.Module`.
-    is_module: bool = False
-    # Of a static that is a function of the user's: where it was defined.
-    place: Place | None = None
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def is_below(path: str, node: str) -> bool:
-    """Whether a path leads into the node at another path."""
-    return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
-
-
-def is_member(leaf: Leaf) -> bool:
-    """Whether a static is a member of an enumeration, by its text."""
-    return leaf.text.startswith(f"{leaf.type.rpartition('.')[2]}.")
-
-
-# What a path ends with: a field, an entry, or what has no name.
-_LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
-
-
-def parent(path: str) -> str:
-    """The path of what something is in; empty for an argument."""
-    found = _LAST.search(path)
-    return path[: found.start()] if found else ""
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """The paths of all that something is in, the innermost first."""
-    while path := parent(path):
-        yield path
-
-
-def argument_of(path: str) -> str:
-    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
-    return re.split(r"(?<=.)[.\[<]", path, maxsplit=1)[0]  # of `<lambda>`, all
-
-
-def common(paths: list[str]) -> str:
-    """The path of the innermost object that all are in, or that they are."""
-    around = (paths[0], *ancestors(paths[0]))
-    found = (x for x in around if all(y == x or is_below(y, x) for y in paths))
-    return next(found, paths[0])  # of several arguments, the first
 
 
 # --- leaves ---------------------------------------------------------------------------
@@ -115,8 +49,9 @@ class _Part(NamedTuple):
     value: Any
     # Whether it is static for where it stands, whatever it is.
     is_static: bool = False
-    # The class of the static that it is a field of.
+    # The static that it is a part of: its class, and the category of that.
     of: str = ""
+    holder: str = ""
 
 
 def describe(
@@ -166,7 +101,16 @@ def _array(path: str, x: Any, placement: Any) -> Leaf:
     weak_type = getattr(x, "weak_type", False)  # a key has none
     text = show_array(x.shape, dtype)
     sharding = _sharding_text(placement)
-    return Leaf(path, "array", text, x.shape, dtype, weak_type, sharding)
+    return Leaf(
+        path,
+        "array",
+        text,
+        "array",
+        shape=x.shape,
+        dtype=dtype,
+        weak_type=weak_type,
+        sharding=sharding,
+    )
 
 
 _dtype_text: Callable[[Any], str] = functools.lru_cache(maxsize=256)(str)
@@ -214,9 +158,9 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         return False, []
     if not is_node and (captured := _captured(part)):
         return False, captured
-    of = "" if is_node else type(x).__qualname__
+    held = ("", "") if is_node else (type(x).__qualname__, category_of(type(x)))
     return is_node, [
-        _Part(part.path + name, value, i >= n_dynamic, of)
+        _Part(part.path + name, value, i >= n_dynamic, *held)
         for i, (name, value) in enumerate(values.items())
     ]
 
@@ -268,7 +212,32 @@ def _captured(part: _Part) -> list[_Part]:
             values = {f"<{name}>": cell.cell_contents for name, cell in cells}
     if part.of == "function" and not part.path.endswith(WRAPPED):
         return []  # of what is captured, no more
-    return [_Part(part.path + name, y, True, of) for name, y in values.items()]
+    return [
+        _Part(part.path + name, y, True, of, "function") for name, y in values.items()
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def category_of(cls: type) -> str:
+    """That of a leaf of this class (see `Leaf`), but for arrays."""
+    if issubclass(cls, eqx.Module):
+        return "module"
+    if cls in _NUMBERS or issubclass(cls, np.number):
+        return "number"
+    if issubclass(cls, _LABELS):
+        return "label"
+    if cls in _FUNCTIONS:
+        return "function"
+    if cls in _CONTAINERS:
+        return "container"
+    # Those of optax are named tuples.
+    return "optimiser" if "GradientTransformation" in cls.__qualname__ else "object"
+
+
+_NUMBERS = (int, float, complex)
+_LABELS = (str, bytes, bool, np.bool_, type(None), type, enum.Enum)
+_FUNCTIONS = (types.FunctionType, functools.partial, _JITTED)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 def _type_name(cls: type) -> str:
@@ -279,8 +248,8 @@ def _node(part: _Part, size: int) -> Leaf:
     cls = type(part.value)
     text = "None" if part.value is None else cls.__qualname__
     text += f" of {size}" if size else ""
-    is_module = issubclass(cls, eqx.Module)
-    return Leaf(part.path, "structure", text, type=_type_name(cls), is_module=is_module)
+    category, name = category_of(cls), _type_name(cls)
+    return Leaf(part.path, "structure", text, category, size=size, type=name)
 
 
 # Of functions. A new one may have the `id` of another one that is gone.
@@ -297,7 +266,8 @@ def number_of(x: Any) -> int:
 
 
 def _static(part: _Part, has_fields: bool) -> Leaf:
-    x, place = part.value, None
+    x: Any = part.value
+    place = None
     try:
         if type(x) is types.FunctionType:
             identity = number_of(x)
@@ -309,16 +279,27 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
             identity = 0 if part.of and has_fields else hash((*Walk(x, True).trail,))
     except Exception:  # of the class's own hash, say
         identity = id(x)
-    array: Any = x if is_array(x, abstract=True) else None
-    return Leaf(
+    leaf = Leaf(
         part.path,
         "static",
         describe_static(x),
-        shape=() if array is None else array.shape,
-        dtype="" if array is None else str(array.dtype),
+        category_of(type(x)),
+        _number(x),
         type=_type_name(type(x)),
         identity=identity,
         of=part.of,
-        is_module=issubclass(type(x), eqx.Module),
+        holder=part.holder,
         place=place,
     )
+    if not is_array(x, abstract=True):
+        return leaf
+    array: Any = x
+    return leaf._replace(category="array", shape=array.shape, dtype=str(array.dtype))
+
+
+def _number(x: Any) -> int | float | None:
+    """A number that JSON has, too."""
+    value = x.item() if isinstance(x, np.number) else x
+    if type(value) is int:
+        return value if value.bit_length() < 64 else None
+    return value if type(value) is float and math.isfinite(value) else None

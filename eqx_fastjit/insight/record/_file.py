@@ -11,8 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints, TextIO
 
@@ -20,12 +19,11 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import show_place, show_seconds
 
-from ._describe import Leaf
 from ._events import Event, watch
-from ._rules import Part, Row
+from ._run import Run
 from ._why import line_of
-from ._words import show_place, show_seconds
 
 
 VERSION = 4
@@ -36,31 +34,6 @@ _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
 class FileError(Exception):
     """A file that is no event file, or one of another version."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What is known of a run of a program."""
-
-    program: str
-    started: float
-    seconds: float
-    # `None` of a program that has not ended, or was killed.
-    exit_code: int | None
-    # JAX's directory for what was compiled, if it was set.
-    cache: str | None
-    events: Sequence[Event]
-    # What a file does not have: what the process had compiled before, waits, globals
-    # that are stale, what was seen in the programs of events, by their numbers, what
-    # the device did, and the seconds of all threads on the CPU.
-    before: Sequence[Event] = ()
-    waits: Sequence[Any] = ()
-    stale: Sequence[Any] = ()
-    looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
-    device: Any = None
-    cpu_seconds: float = 0.0
-    # What could not be seen.
-    notes: Sequence[str] = ()
 
 
 # --- writing --------------------------------------------------------------------------
@@ -137,15 +110,14 @@ _ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
 
 def as_json(x: Any) -> Any:
     """An event, or a report, as `json` takes it."""
-    if isinstance(x, Leaf):  # most of it is as usual
-        x = {k: v for k, v in x._asdict().items() if v != x._field_defaults.get(k)}
+    if hasattr(x, "for_json"):
+        x = x.for_json()
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        left_out = _ONLY_HERE if isinstance(x, Event) else ("gain",)
-        is_row = isinstance(x, Row | Part)  # what is not known of it is absent
+        left_out = _ONLY_HERE if isinstance(x, Event) else ()
         names = [f.name for f in dataclasses.fields(x) if f.name not in left_out]
-        x = {k: v for k in names if (v := getattr(x, k)) or not is_row}
+        x = {k: getattr(x, k) for k in names}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):

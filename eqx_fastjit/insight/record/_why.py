@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterable
 
 from eqx_fastjit._facts import FunctionInfo, Place
+from eqx_fastjit.insight._words import show_place
 
-from ._describe import Leaf
 from ._events import Event
-from ._words import show_place
+from ._leaves import Leaf
 
 
 def name_of(function: FunctionInfo) -> str:

@@ -21,8 +21,6 @@ from eqx_fastjit._texts import describe_static
 
 from ._events import Event
 from ._reads import MISSING, Read, reads_of
-from ._rules import part_of, Row
-from ._why import line_of, name_of
 
 
 # Values that are compared; anything else may change without being another one. And
@@ -38,6 +36,17 @@ class _Value(NamedTuple):
     read: Read
     text: str
     state: Any
+
+
+class Stale(NamedTuple):
+    """A value that has changed before a call that did not see it."""
+
+    # That of the trace.
+    event: Event
+    read: Read
+    # What the trace uses, and what it is now.
+    first: str
+    last: str
 
 
 def _state(value: Any) -> Any:
@@ -57,7 +66,7 @@ class StaleValues:
         # By what JAX traces, which is kept as long as its specialization.
         self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
         # The values that changed before a call that did not see it.
-        self.found: dict[Any, Row] = {}
+        self.found: dict[Any, Stale] = {}
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -83,13 +92,7 @@ class StaleValues:
             avals = [aval for aval, _ in event.arrays]
             if [*map(aval_of, arrays)] != avals:
                 continue  # for others it is traced again
-            new, name = describe_static(value), name_of(event.function)
-            facts = {"path": read.path, "first": text, "function": name}
-            facts["last"] = f"another {new}" if new == text else new
-            fields: Any = {"path": read.path, "values": (text, new), "line": read.place}
-            part = part_of("stale-value", facts, **fields)
-            line = line_of(event) or event.function.place
-            self.found[key] = Row(name, (part,), line)
+            self.found[key] = Stale(event, read, text, describe_static(value))
 
 
 def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:

@@ -14,7 +14,7 @@ from ._constants import Constant, find_constants, seconds_of_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
 from ._loops import find_loops, UnrolledLoop
-from ._outside import Operation, operation
+from ._operations import Operation, operation
 from ._private import function_in_jit
 from ._why import is_operation
 

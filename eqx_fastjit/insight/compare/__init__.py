@@ -1,0 +1,1 @@
+"""What differs between the compilations of a function, and what edits save."""

@@ -1,0 +1,1 @@
+"""What happened: events, leaves, programs, and what they were like."""

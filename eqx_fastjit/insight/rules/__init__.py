@@ -1,0 +1,1 @@
+"""Which rule that is: a file for each class of rules."""

@@ -1,0 +1,300 @@
+"""What the texts of rules may say of something that calls differ in."""
+
+import contextlib
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eqx_fastjit._facts import Place
+from eqx_fastjit._texts import show_array
+from eqx_fastjit.insight._words import listed, shortened, show_place
+from eqx_fastjit.insight.compare._objects import is_literal, Object
+from eqx_fastjit.insight.compare._table import Column, Table
+from eqx_fastjit.insight.record._leaves import argument_of, is_below, Leaf
+from eqx_fastjit.insight.record._why import show_placement
+
+from ._given import given_in
+
+
+class Wording:
+    """The fields of texts: its attributes, each computed when a text asks for it."""
+
+    # What keeps the learning rates of an optimiser that is made once.
+    rates = "optax.inject_hyperparams for what changes"
+
+    def __init__(self, table: Table, found: Object):
+        # All compilations of the function.
+        self._all = table
+        # What calls differ in, and the calls that it is asked of.
+        self._found, self._table = found, found.table
+        self.values = _values(found, found.paths[0])
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    @property
+    def programs(self) -> int:
+        """How many programs the function has."""
+        return len({*self._all.programs})
+
+    # --- what differs ---
+
+    @property
+    def path(self) -> str:
+        """The object, as the user would write it; a function with its brackets."""
+        return f"{self._found.path}{'()' if self._found.kind == 'function' else ''}"
+
+    @property
+    def paths(self) -> str:
+        """The leaves that differ."""
+        return listed(self._found.paths, 3)
+
+    @property
+    def differs(self) -> str:
+        """What differs, with its values: `n 1, 2, 3`."""
+        shown = [
+            f"{listed(paths, 3)} {_some([*map(_short, values)])}"
+            for values, paths in [*self._by_values.items()][:3]
+        ]
+        if (more := len(self._by_values) - 3) > 0:
+            shown.append(f"{more} more")
+        return "; ".join(shown)
+
+    @property
+    def first(self) -> str:
+        """What it was in the first call."""
+        return self.values[0] if self.values else ""
+
+    @property
+    def then(self) -> str:
+        """What it was next. Later ones may be of another model."""
+        return self.values[:2][-1] if self.values else ""
+
+    @property
+    def owner(self) -> str:
+        """The class of the static object that it is a field of."""
+        leaf = self._table.leaf(self._found.paths[0])
+        return (leaf and leaf.of) or "object"
+
+    @functools.cached_property
+    def _is_told_each(self) -> bool:
+        """Whether of what changes together, each is told."""
+        return self._is_size or self._found.kind in ("number", "label")
+
+    @functools.cached_property
+    def _told(self) -> list[str]:
+        """The paths that are told; a number that the programs have as a literal first,
+        as that is read."""
+        if not self._is_told_each:
+            return [self._found.path]
+        if self._found.kind != "number":
+            return self._found.paths
+        return sorted(self._found.paths, key=lambda x: not is_literal(self._table, x))
+
+    @functools.cached_property
+    def _by_values(self) -> dict[tuple[str, ...], list[str]]:
+        """These by their values, which several may share."""
+        shown: dict[tuple[str, ...], list[str]] = {}
+        for path in self._told:
+            values = self.values
+            if self._is_told_each:
+                values = _values(self._found, path)
+            shown.setdefault(tuple(values), []).append(path)
+        return shown
+
+    @property
+    def array(self) -> str:
+        """Numbers as arrays, as the call would pass them: `jnp.asarray(rate)`."""
+        # Where an `int` comes to some calls, arrays would have two dtypes.
+        form = "float({})" if self._found.types == {"int", "float"} else "{}"
+        given = given_in(self._table) if self._found.kind == "number" else {}
+        passed: list[str] = []
+        for path in self._told:
+            name = argument_of(path)
+            text = given.get(name, name)
+            # Not a field of what is computed in the call.
+            is_known = path == name or re.fullmatch(r"[\w.]+", text)
+            passed.append(path.replace(name, text, 1) if is_known else path)
+        return listed((f"jnp.asarray({form.format(x)})" for x in passed), 3)
+
+    # --- sizes and dtypes ---
+
+    @property
+    def _is_size(self) -> bool:
+        return self._found.kind == "size" and not self._found.is_model
+
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        """Its lengths, or numbers of elements, in order."""
+        return self._found.sizes or self._found.elements or [0]
+
+    @property
+    def first_size(self) -> int:
+        """That of the first call."""
+        return self._sizes[0]
+
+    @property
+    def last_size(self) -> int:
+        """That of the last call."""
+        return self._sizes[-1]
+
+    @property
+    def room(self) -> int:
+        """What has room for all. The last call may write one more than it is given."""
+        return self._sizes[-1] + max(1, self._sizes[-1] - self._sizes[-2:][0])
+
+    @functools.cached_property
+    def _longest(self) -> dict[Column, int]:
+        """The longest of each axis that differs."""
+
+        def longest(axis: Column) -> int:
+            lengths = self._table.values(axis)  # some may be symbols
+            return max((n for n in lengths if type(n) is int), default=0)
+
+        return {x: longest(x) for x in self._found.own if x.aspect == "axis"}
+
+    @property
+    def most(self) -> str:
+        """What has to be padded to: a length, or shapes if there are several."""
+        longest = self._longest
+        if not self._is_size or len({*longest.values()}) < 2:
+            return f"{max([*longest.values(), *self._sizes])}, the longest here"
+        first = [paths[0] for paths in [*self._by_values.values()][:3]]
+        return " and ".join(self._padded(path) for path in first)
+
+    def _padded(self, path: str) -> str:
+        """An array with the longest of each axis: `float32[12,21,2]`."""
+        leaf = next(x for x in self._table.leaves(path) if x is not None and x.dtype)
+        shape = [
+            self._longest.get(Column(path, "axis", i), n)
+            for i, n in enumerate(leaf.shape)
+        ]
+        return show_array(tuple(shape), leaf.dtype)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that can have what all have; the last one, if there is none."""
+        dtypes = list(dict.fromkeys(x.dtype for x in self._found.leaves if x))
+        # There is none of random keys, say.
+        errors = contextlib.suppress(TypeError, ValueError)
+        with errors, jax.numpy_dtype_promotion("standard"):
+            return str(jnp.result_type(*dtypes))
+        return dtypes[-1]
+
+    # --- what is in an object that is made again ---
+
+    @functools.cached_property
+    def _captured(self) -> dict[str, str]:
+        """The paths of what is not the same in it, by the names of its fields, or of
+        the variables that a function refers to."""
+        kind, path = self._found.kind, self._found.path
+        pattern = _FIELD if kind == "object" else _VARIABLE
+        found: dict[str, str] = {}
+        for below in self._table.varying:
+            leaf = self._table.leaf(below)
+            if is_below(below, path) and leaf is not None and leaf.of:
+                name = pattern.search(below, len(path))
+                if name is not None:  # of all that is in one, the variable is told
+                    found.setdefault(name[name.lastindex or 0], below[: name.end()])
+        return found
+
+    @property
+    def cells(self) -> str:
+        """What differs in it, with values, and which lines it was defined by."""
+        shown: list[str] = []
+        for name, path in self._captured.items():
+            texts = [shortened(_short(x), 24) for x in self._texts(path)]
+            shown.append(f"{name} {_some(texts, 2)}")
+        text = f": {listed(shown, 3)}" if shown else ""
+        places = places_of_edit(self._found)
+        if len(places) > 1:
+            return f" by {listed(map(show_place, places), 3)}{text}"
+        return text
+
+    @property
+    def passed(self) -> str:
+        """What to do with that: what is passed as an argument, what is made once."""
+        passed: list[str] = []
+        made: list[str] = []
+        is_optimiser = False
+        for name, path in self._captured.items():
+            leaf, arguments = self._table.leaf(path), self._arguments(name, path)
+            passed += arguments
+            if not arguments:
+                made.append(name)
+                is_optimiser |= leaf is not None and leaf.category == "optimiser"
+        text = f"; pass {listed(passed)}" if passed else ""
+        text += f"; make {listed(made)} once, too" if made else ""
+        return f"{text} ({self.rates})" if is_optimiser else text
+
+    def _arguments(self, name: str, path: str) -> list[str]:
+        """What is passed in place of something captured; nothing if it is made once."""
+        captured = self._table.leaf(path)
+        below = [x for x in self._table.varying if x == path or is_below(x, path)]
+        inside = {x: leaf for x in below if (leaf := self._table.leaf(x)) is not None}
+        is_module = captured is not None and captured.category == "module"
+        if is_module or any(x.dtype for x in inside.values()):
+            return [name]  # as a whole, such as a model
+
+        # Of an object, its field; of a function, a variable around it.
+        own = path if self._found.kind == "object" else name
+        numbers = [x for x, leaf in inside.items() if leaf.category == "number"]
+        arrays = [f"jnp.asarray({own}{x.removeprefix(path)})" for x in numbers]
+        if arrays:
+            # Of a configuration with many it is not known which it reads.
+            return arrays if len(arrays) < 3 else [f"what it reads of {name}"]
+
+        # What is equal but for being made again has nothing that could be passed.
+        is_optimiser = captured is not None and captured.category == "optimiser"
+        return [name] if len(self._texts(path)) > 1 and not is_optimiser else []
+
+    def _texts(self, path: str) -> list[str]:
+        leaves = self._table.leaves(path)
+        return list(dict.fromkeys(str(x) for x in leaves if x is not None))
+
+
+# In a path: a field; a variable that a function refers to, or that a partial binds.
+_FIELD = re.compile(r"\.(\w+)")
+_VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
+
+
+def places_of_edit(found: Object) -> list[Place]:
+    """The lines that make what differs, if they are known."""
+    if found.kind == "function":
+        places = [found.table.rows[-1].event.function.place]
+    else:
+        places = [x.place for x in found.leaves if x and found.kind == "callable"]
+    return list(dict.fromkeys(x for x in places if x is not None))
+
+
+def _values(found: Object, path: str) -> list[str]:
+    """What a leaf of it was, in order, each once."""
+    if found.kind == "function":
+        return []
+
+    def show(x: Leaf | None) -> str:
+        if x is None:
+            return "nothing"
+        if found.kind == "placement":
+            return show_placement(x)
+        if found.kind == "dtype" and x.dtype:
+            return x.dtype
+        # A class that is not Python's own stands in the text.
+        is_clear = len(found.types) < 2 or x.kind != "static" or "." in x.type
+        return str(x) if is_clear else f"{x} ({x.type})"
+
+    return list(dict.fromkeys(map(show, found.table.leaves(path))))
+
+
+def _some(values: list[str], most: int = 3) -> str:
+    rest = ["..."] if len(values) > most else []
+    return ", ".join([*values[:most], *rest])
+
+
+def _short(text: str) -> str:
+    """A number with four digits."""
+    is_long = re.fullmatch(r"-?\d*\.\d{5,}(e-?\d+)?", text)
+    return f"{float(text):.4g}" if is_long else text

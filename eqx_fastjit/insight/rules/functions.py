@@ -1,0 +1,186 @@
+"""The row of a function: what its compilations cost, and each edit in words.
+
+Evidence and savings are two questions. Whether something had to be static is told by
+the programs: what differs between calls of one program had not. What an edit saves is
+counted by what is left of the calls without it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from eqx_fastjit.insight.compare._objects import is_literal, Object, objects_of
+from eqx_fastjit.insight.compare._savings import Savings
+from eqx_fastjit.insight.compare._table import Partition, Saved, Table
+from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._why import costliest, line_of, name_of
+
+from . import same_operations, same_program
+from ._rules import Case, Part, Row, Rule, rule_of
+from ._wording import places_of_edit, Wording
+from .same_operations import LENGTH_NUMBER, NEEDED
+from .same_program import DECIDES, DROPPED
+
+
+RULES = (*same_program.RULES, *same_operations.RULES)
+
+# By what is asked: of what differs between calls of one program; between programs; and
+# of what cannot be a shape, where programs always differ.
+_SAME = RULES
+_OTHER = [x for x in same_operations.RULES if x is not LENGTH_NUMBER]
+_NO_SHAPE = (LENGTH_NUMBER, *same_program.RULES)
+
+
+class Edit(NamedTuple):
+    """Something that calls differ in, and the rule by which to mend it."""
+
+    found: Object
+    rule: Rule
+
+
+class Diagnosis(NamedTuple):
+    """What to edit so that a function compiles less."""
+
+    edits: Sequence[Edit]
+    # What other programs are for.
+    needed: Sequence[Object]
+    savings: Savings
+
+    @property
+    def total(self) -> Saved:
+        """What all edits save."""
+        return self.savings.of(*(x.found for x in self.edits))
+
+
+def rows(case: Case) -> Iterator[Row]:
+    """A row for each function that compiled more than once."""
+    for table in case.tables:
+        if (found := row_of(table)) is not None:
+            case.spare(*found)
+            yield found[0]
+
+
+def row_of(table: Table) -> tuple[Row, list[Event]] | None:
+    """The row of a function, and the compilations that its edits spare.
+
+    `None` if it compiled one program once.
+    """
+    if len(table.rows) < 2:
+        return None
+
+    found = diagnose(table)
+    total = found.total
+    own = [i for i, x in enumerate(table.rows) if not x.is_before]
+    left = [i for i in own if i not in total.rows]
+    seconds = [table.rows[i].seconds for i in left]
+
+    keeping = [x.found for x in found.edits if not x.rule.other_data]
+    other_data = total.seconds - found.savings.of(*keeping).seconds
+    row = Row(
+        name_of(table.rows[0].event.function),
+        (*_parts(table, found), *_needed_parts(table, found, left)),
+        costliest((line_of(x.event), x.seconds) for x in table.rows),
+        seconds=sum(table.rows[i].seconds for i in own),
+        saves=total.seconds,
+        other_data=max(0.0, other_data),
+        wanted=sum(seconds) - max(seconds, default=0.0),
+        compilations=len(own),
+        programs=len({table.programs[i] for i in own}),
+    )
+    return row, [table.rows[i].event for i in total.rows]
+
+
+def _parts(table: Table, diagnosis: Diagnosis) -> Iterator[Part]:
+    """The edits, those first that save most and keep the data."""
+    savings, rules = diagnosis.savings, dict(diagnosis.edits)
+    last = [x for x, rule in rules.items() if rule.other_data]
+    for found, gain in savings.ordered(rules, last):
+        saves = savings.alone(found)
+        yield _part(table, rules[found], found, saves=saves, gain=gain)
+
+    again = savings.of()
+    if again.rows:  # which are like earlier ones in everything
+        seconds = again.seconds
+        yield DROPPED.part({}, count=len(again.rows), saves=seconds, gain=seconds)
+
+
+def _needed_parts(
+    table: Table, diagnosis: Diagnosis, left: Iterable[int]
+) -> Iterator[Part]:
+    """What the programs differ in that are left."""
+    for found in diagnosis.needed:
+        if not found.is_length and len({found.ids[i] for i in left}) > 1:
+            yield _part(table, NEEDED, found)
+
+
+def _part(table: Table, rule: Rule, found: Object, **fields: Any) -> Part:
+    facts, places = Wording(table, found), places_of_edit(found)
+    return rule.part(
+        facts,
+        path=found.path,
+        values=tuple(facts.values),
+        count=found.count,
+        line=places[0] if len(places) == 1 else None,
+        **fields,
+    )
+
+
+# --- which rule it is of --------------------------------------------------------------
+
+
+def diagnose(table: Table) -> Diagnosis:
+    """Which objects to edit, by which rules."""
+    objects = objects_of(table)
+    within = [x for x in objects if x.differs_within(table.programs)]
+    same = [x for x in within if not x.is_mixed]
+    decides = _deciding(table, same)
+    edits = [
+        Edit(x, DECIDES if x is decides else rule)
+        for x in same
+        if (rule := rule_of(_SAME, x))
+    ]
+
+    rest = [x for x in objects if x not in same]
+    others = [
+        Edit(x, rule)
+        for x in rest
+        if (rule := rule_of([*_OTHER, *_SAME] if x.is_mixed else _OTHER, x))
+    ]
+    wide = frozenset(c for x in others for c in x.found.columns)
+    edits += others
+    # Where these always differ as well, no two programs are the same. What cannot be
+    # a shape is then told by the kinds of operations.
+    if wide:
+        edits += [
+            Edit(x, rule)
+            for x in rest
+            if x.is_no_shape and x.differs_within(table.kinds)
+            if not wide.issuperset(x.columns)
+            if (rule := rule_of(_NO_SHAPE, x))
+        ]
+
+    savings = Savings(table, wide)
+    kept = savings.fewest([x.found for x in edits])
+    needed = [x for x in rest if x not in kept]
+    return Diagnosis([x for x in edits if x.found in kept], needed, savings)
+
+
+def _deciding(table: Table, same: Sequence[Object]) -> Object | None:
+    """The object that decides between programs though it makes too many of one.
+
+    Rows that are alike in all else, and in it, are of one program, and not without it.
+    """
+    removed = {c for x in same for c in x.columns}
+    rest = table.alike(x for x in table.columns if x not in removed)
+
+    def leaves_several(*ids: Partition) -> bool:
+        alike = [*zip(rest, *ids, strict=True)]
+        return len({*zip(alike, table.programs, strict=True)}) > len({*alike})
+
+    if not leaves_several():
+        return None
+    known = [x for x in same if x.kind in ("number", "label", "object")]
+    explains = [x for x in known if not leaves_several(x.ids)]
+    # Of several with a value for each row, one that is no literal of the programs.
+    return min(
+        explains, key=lambda x: (x.count, is_literal(table, x.paths[0])), default=None
+    )

@@ -1,0 +1,1 @@
+"""How it is said: the report, as text, as a page and in the log."""
