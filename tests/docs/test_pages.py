@@ -77,19 +77,3 @@ def test_a_promise_names_tests_that_exist(number):
     assert named, f"promise {number} names no test"
     for file, test in named:
         assert test in _tests_of(file), f"promise {number}: {file} has no {test}"
-
-
-def test_each_module_of_the_engine_checks_a_promise():
-    """And each of files."""
-    named = {file for tests in _promises().values() for file, _ in tests}
-    folders = (ROOT / "tests" / "engine", ROOT / "tests" / "export")
-    names = [f"{x.name}/{y.name}" for x in folders for y in x.glob("test_*.py")]
-    assert sorted({*names} - named - _WITHOUT_PROMISE) == []
-
-
-# Of a command, of a checker of types, and of names: no promises of calls.
-_WITHOUT_PROMISE = {
-    "engine/test_jaxtyping.py",
-    "engine/test_public_names.py",
-    "export/test_command.py",
-}
