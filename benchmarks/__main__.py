@@ -142,7 +142,7 @@ def _main(options: argparse.Namespace) -> int:
         from benchmarks.pages import report
         from benchmarks.results_file import busy, describe, dumps, new_results
     except ModuleNotFoundError as e:
-        raise Refused(f'{e}: run pip install ".[bench]"') from None
+        raise Refused(f'{e}: run pip install -e ".[bench]"') from None
 
     try:
         cases = [CASES[name] for name in choose(options.cases)]

@@ -5,8 +5,9 @@
 The argument is the engine that must be in use. Run by `.ci/run` and by cibuildwheel.
 """
 
+import json
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution
 
 import equinox as eqx
 import jax
@@ -16,10 +17,14 @@ import eqx_fastjit
 
 
 wanted = sys.argv[1]
-# The installed package, not a checkout.
-assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
-assert eqx_fastjit.__version__ == version("eqx_fastjit")
+installed = distribution("eqx_fastjit")
+assert eqx_fastjit.__version__ == installed.version
 assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()
+
+# The installed package, not a checkout; unless that is what was installed.
+origin = json.loads(installed.read_text("direct_url.json") or "{}")
+is_editable = origin.get("dir_info", {}).get("editable", False)
+assert is_editable or "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
 
 
 @eqx_fastjit.filter_jit

@@ -1,7 +1,4 @@
-"""Every case and whole program is built, and contenders compute the same.
-
-Promise 42 of docs/reliability.md.
-"""
+"""Every case and whole program is built, and contenders compute the same."""
 
 import jax
 import pytest

@@ -1,7 +1,4 @@
-"""An exported function computes what the function computes, in any process.
-
-Promises 23, 24 of docs/reliability.md.
-"""
+"""An exported function computes what the function computes, in any process."""
 
 import inspect
 
