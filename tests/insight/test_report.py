@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from eqx_fastjit._facts import FunctionInfo, Place
+from eqx_fastjit._facts import Fact, FunctionInfo, Place
 from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight.record._device import Use
 from eqx_fastjit.insight.record._events import Event
@@ -49,12 +49,10 @@ def event(number, *leaves, name="step", program="a", seconds=1.0, **fields):
     place = Place("a.py", 1 + sum(map(ord, name)), name)
     is_outside = fields.pop("is_outside", False)
     stages = {"trace": seconds / 4, "lower": seconds / 4, "compile": seconds / 2}
-    return Event(
+    fact = Fact(
         FunctionInfo(name, name, None if is_outside else place, int(not is_outside)),
         **{
             "number": number,
-            "signature": leaves,
-            "program": Program(f"{name} {program}", f"kinds of {name}", 1),
             "frames": (LINE._replace(function=name),),
             "started": 1000.0 + number,
             "traced": True,
@@ -62,6 +60,7 @@ def event(number, *leaves, name="step", program="a", seconds=1.0, **fields):
             **fields,
         },
     )
+    return Event(fact, leaves, Program(f"{name} {program}", f"kinds of {name}", 1))
 
 
 def numbers(*values, first=1, **fields):

@@ -17,7 +17,6 @@ import inspect
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -36,14 +35,25 @@ from ._programs import Program, program_of
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Event(Fact):
-    """A fact in words. The numbers of facts are those of their events."""
+class Event:
+    """A fact in words. What the fact has, such as its function, the event has, too."""
 
+    fact: Fact
     # The leaves, nodes and statics of the call, in order, and JAX's settings. Empty if
     # they are gone, which they never are of an event that was watched.
     signature: tuple[Leaf, ...] = ()
     # What was traced, if it is known.
     program: Program | None = None
+    # Seconds of `jax.jit` inside, of which the engine does not know.
+    jitted_inside: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fact, name)
+
+    @property
+    def nested(self) -> float:
+        """The part of its seconds that was spent on functions inside."""
+        return self.fact.nested + self.jitted_inside
 
     @property
     def seconds(self) -> float:
@@ -54,6 +64,15 @@ class Event(Fact):
     def is_outside(self) -> bool:
         """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
         return self.function.number <= 0
+
+    def for_json(self) -> dict[str, Any]:
+        """All but what refers to this process."""
+        names = [x.name for x in dataclasses.fields(Fact) if x.name not in _ONLY_HERE]
+        fact = {name: getattr(self, name) for name in names}
+        return {**fact, "signature": self.signature, "program": self.program}
+
+
+_ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
 
 
 # --- what tools call ------------------------------------------------------------------
@@ -68,10 +87,10 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
     if function is not None:
         facts = tuple(x for x in facts if x.function.key() == function.key())
     for fact in facts:
-        if fact not in _described:
+        if fact.number not in _described:
             event = _event_of(fact)
             event.program = program_of(_kept_jaxpr(event))
-    return [_described[fact] for fact in facts]
+    return [_described[fact.number] for fact in facts]
 
 
 def watch(
@@ -117,24 +136,23 @@ def jaxpr_of(event: Event) -> Any:
 
 # --- from a fact to an event ----------------------------------------------------------
 
-# As long as the fact is kept.
-_described: weakref.WeakKeyDictionary[Fact, Event] = weakref.WeakKeyDictionary()
-
-_FIELDS = [x.name for x in dataclasses.fields(Fact)]
+# By the numbers of facts, as many as the engine keeps.
+_described: dict[int, Event] = {}
 
 
 def _event_of(fact: Fact, leaves: tuple[Leaf, ...] = ()) -> Event:
-    """All that is known of a fact by now: of its arguments, by these leaves."""
-    fields = {name: getattr(fact, name) for name in _FIELDS}
-    event = Event(**fields, signature=leaves or _signature_of(fact))
-    _described[fact] = event
+    """The event of a fact, with all that is known of its arguments by now."""
+    event = _described.setdefault(fact.number, Event(fact))
+    event.signature = leaves or event.signature or _signature_of(fact)
+    if len(_described) > (_facts.history.maxlen or 0):
+        _described.pop(next(iter(_described)))
     return event
 
 
 def _signature_of(fact: Fact) -> tuple[Leaf, ...]:
     """What a call was given. Empty if that is gone."""
     for x in (fact, fact.first or fact):
-        if x in _described and (leaves := _described[x].signature):
+        if x.number in _described and (leaves := _described[x.number].signature):
             return leaves
     try:
         return _from_specialization(fact.first or fact)
@@ -170,7 +188,7 @@ def _kept_jaxpr(event: Event) -> Any:
     if specialization is None or not (event.traced and event.compile):
         return None
     with contextlib.suppress(LookupError, TypeError, ValueError):
-        return _traced.kept_trace(specialization.jitted, _structs(event)).jaxpr
+        return _traced.kept_trace(specialization.jitted, _structs(event.fact)).jaxpr
     return None
 
 
@@ -213,6 +231,7 @@ class _Tools:
         if fact.inside is None and fact.is_part and not fact.ahead:
             _here.nested += _spent(fact)  # of a trace of `jax.jit`
         event = self._describe(fact, arguments)
+        event.jitted_inside = _here.jitted_inside.pop(fact.number, 0.0)
         try:
             _tell(event)
         finally:
@@ -239,15 +258,15 @@ class _Tools:
             function = FunctionInfo(name, place.function, place, number, variant)
         else:  # an operation, or a library's
             function = FunctionInfo(name, name, None, number=0)
-        event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
-        event.started -= sum(took.values())
-        event.program = program_of(jaxpr_in_jit())
+        fact = Fact(function, traced=took["trace"] > 0, nested=nested, **took)
+        fact.started -= sum(took.values())
+        event = Event(fact, program=program_of(jaxpr_in_jit()))
         if function.number:
             with contextlib.suppress(Exception):  # of a user's class, say
                 event.signature = _signature_in_jit(name, fun)
         if (around := _facts.tracing_now()) is not None:
-            event.inside = around.number
-            around.nested += _spent(event)
+            fact.inside = around.number
+            _here.jitted_inside[around.number] += _spent(fact)
         _tell(event)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
@@ -259,7 +278,7 @@ class _Tools:
                 leaves = describe(arguments(), None, fact.settings, function)
                 leaves = tuple(map(_shared, leaves))
         event = _event_of(fact, leaves)
-        event.program = program_of(_here.jaxprs.get(fact.number))
+        event.program = event.program or program_of(_here.jaxprs.get(fact.number))
         return event
 
 
@@ -290,6 +309,7 @@ class _Here(threading.local):
         self.nested = 0.0
         # Of facts that are not complete yet, by their numbers.
         self.jaxprs: dict[int, Any] = {}
+        self.jitted_inside: dict[int, float] = collections.defaultdict(float)
 
 
 _here = _Here()

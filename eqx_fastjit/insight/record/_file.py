@@ -18,10 +18,12 @@ from typing import Any, get_args, get_origin, get_type_hints, TextIO
 import equinox as eqx
 import jax
 
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import Fact, Place
 from eqx_fastjit.insight._words import show_place, show_seconds
 
 from ._events import Event, watch
+from ._leaves import Leaf
+from ._programs import Program
 from ._run import Run
 from ._why import line_of
 
@@ -104,10 +106,6 @@ def cache_directory() -> str | None:
     return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
-# Of an event, what refers to this process.
-_ONLY_HERE = ("specialization", "kinds", "kind_numbers", "first", "settings")
-
-
 def as_json(x: Any) -> Any:
     """An event, or a report, as `json` takes it."""
     if hasattr(x, "for_json"):
@@ -115,9 +113,7 @@ def as_json(x: Any) -> Any:
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        left_out = _ONLY_HERE if isinstance(x, Event) else ()
-        names = [f.name for f in dataclasses.fields(x) if f.name not in left_out]
-        x = {k: getattr(x, k) for k in names}
+        x = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):
@@ -149,7 +145,7 @@ def read(path: str) -> Run:
             reads = f"this eqx_fastjit reads version {VERSION}"
             raise FileError(f"{path}: version {version} of the event file; {reads}")
         started = float(header["started"])
-        events = tuple(_made(Event, x) for x in parsed if x["type"] == "compile")
+        events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         known = [e.started + e.seconds + e.first_run - started for e in events]
         if not ends:
@@ -169,13 +165,19 @@ def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
     starts = [x for x in lines if x["type"] == "start" and x["number"] not in ended]
     # The first one of each thread; others are parts of it.
     for line in {x["thread"]: x for x in reversed(starts)}.values():
-        event: Event = _made(Event, line)
+        event = _event(line)
         at = show_place(line_of(event) or event.function.place)
         after = show_seconds(event.started - started)
         yield (
             f"Compiling `{event.function.name}`, called at {at}, began after {after}, "
             "and has not ended."
         )
+
+
+def _event(line: dict[str, Any]) -> Event:
+    leaves, program = line.get("signature", ()), line.get("program")
+    signature = tuple(_made(Leaf, x) for x in leaves)
+    return Event(_made(Fact, line), signature, _made(Program, program))
 
 
 _hints = functools.cache(get_type_hints)
