@@ -213,7 +213,8 @@ class Device(contextlib.ExitStack):
         if self.seconds <= _LEAST_SECONDS:
             return None
         calls, busy, dispatch = 0, 0.0, 0.0
-        for timed in (x for x in self._all if x.calls):
+        # (A call that Ctrl-C ended has no sample.)
+        for timed in (x for x in self._all if x.samples):
             returned, ready = zip(*timed.samples, strict=True)
             # The shortest one: a device that is a CPU may interrupt the call.
             call = min(returned) if min(returned) < _MOST_DISPATCH else 0.0
