@@ -7,7 +7,7 @@ from typing import Any
 from eqx_fastjit._jit import jitted_function
 
 from ._words import plural, show_seconds, wrapped
-from .compare._table import shared, tables_of
+from .compare._tables import shared, tables_of
 from .record._events import Event, history, watch
 from .record._why import title_of
 from .rules._rules import Row
