@@ -90,6 +90,7 @@ def instructions(session: nox.Session) -> None:
     versions = json.loads(file.read_text())["versions"]
     packages = [f"{name}=={versions[name]}" for name in ("jax", "equinox", "optax")]
     session.install(*packages, "-e", ".[bench]")
+
     words = ("--instructions", *session.posargs, "--against", str(file))
     session.run("python", "-m", "benchmarks", *words)
 
@@ -109,11 +110,13 @@ def asan(session: nox.Session) -> None:
     # Without what was built without sanitizers. `create_tmp` is in .nox.
     ignore = shutil.ignore_patterns("__pycache__", "*.so", ".*", "site", "results")
     shutil.copytree(Path(__file__).parent, folder, ignore=ignore)
+
     compiler = os.environ.get("CC", "gcc")
-    libraries = [
-        str(session.run(compiler, f"-print-file-name={name}.so", silent=True)).strip()
-        for name in ("libasan", "libstdc++")
-    ]
+    libraries = []
+    for name in ("libasan", "libstdc++"):
+        path = session.run(compiler, f"-print-file-name={name}.so", silent=True)
+        libraries.append(str(path).strip())
+
     build: dict[str, str] = dict.fromkeys(("CFLAGS", "LDFLAGS"), _SANITIZE)
     env = {
         # Python itself is not sanitized, so the library has to be there first; and
@@ -127,6 +130,7 @@ def asan(session: nox.Session) -> None:
         "EQX_FASTJIT_ENGINE": "native",
         "PYTHONPATH": str(folder),
     }
+
     with session.chdir(folder):
         session.run("python", "setup.py", "-q", "build_ext", "--inplace", env=build)
         tests = session.posargs or ENGINE

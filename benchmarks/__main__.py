@@ -19,10 +19,6 @@ from typing import Any
 from benchmarks import parser_of
 
 
-# What a results file says of a case.
-_ABOUT = ("name", "group", "title")
-
-
 class Refused(Exception):
     """Bad input, in one line."""
 
@@ -54,38 +50,50 @@ def _use(device: str | None) -> None:
             raise Refused("--device gpu: JAX finds no GPU here") from None
 
 
+def _about(case: Any) -> dict[str, Any]:
+    """What a results file says of a case."""
+    return {"name": case.name, "group": case.group, "title": case.title}
+
+
 def _run(cases: list[Any], options: argparse.Namespace, results: Any) -> None:
     """Time all cases. `results` has what was measured, also after Ctrl-C."""
-    import jax
-
-    from benchmarks.timing import measure, Times
 
     def note(*_: Any) -> None:
         # Where the exception is raised within C++, JAX may go on, or raise another.
         results["interrupted"] = True
         raise KeyboardInterrupt
 
-    outer = signal.signal(signal.SIGINT, note)
+    outer_handler = signal.signal(signal.SIGINT, note)
     try:
         for i, case in enumerate(cases, 1):
             if results["interrupted"]:
                 break
             print(f"timing {case.name} ({i} of {len(cases)})", file=sys.stderr)
-            times: Times = {}
-            entry = {**{key: getattr(case, key) for key in _ABOUT}, "times": times}
-            try:
-                measure(case, options.rounds, times=times)
-            except Exception as e:
-                if not results["interrupted"]:
-                    why = f"{case.name}: {type(e).__name__}: {str(e).strip()}"
-                    results["problems"].append(why.partition("\n")[0])
-            finally:
-                results["cases"] += [entry] if times else []
-            jax.clear_caches()  # of a thousand programs, for some cases
+            _time(case, options.rounds, results)
     except KeyboardInterrupt:
         pass  # which `results` says
     finally:
-        signal.signal(signal.SIGINT, outer)
+        signal.signal(signal.SIGINT, outer_handler)
+
+
+def _time(case: Any, rounds: int, results: Any) -> None:
+    """Time a case, and add its times, or why there are none, to the results."""
+    import jax
+
+    from benchmarks.timing import measure, Times
+
+    times: Times = {}
+    try:
+        measure(case, rounds, times=times)
+    except Exception as e:
+        if not results["interrupted"]:
+            why = f"{case.name}: {type(e).__name__}: {str(e).strip()}"
+            first_line, _, _ = why.partition("\n")
+            results["problems"].append(first_line)
+    finally:
+        if times:
+            results["cases"].append({**_about(case), "times": times})
+    jax.clear_caches()  # of a thousand programs, for some cases
 
 
 def _count(options: argparse.Namespace) -> int:
@@ -94,22 +102,27 @@ def _count(options: argparse.Namespace) -> int:
     from benchmarks.cases import CASES, choose, UnknownCase
     from benchmarks.results_file import dumps, new_results
 
+    before: Any = {"cases": []}
     try:
-        before = json.loads(options.against.read_text()) if options.against else None
+        if options.against:
+            before = json.loads(options.against.read_text())
         names = choose(",".join(options.instructions) or instructions.COUNTED)
         results = new_results("benchmarks")
-        found = instructions.count("benchmarks.instructions", *names)
+        counts = instructions.count("benchmarks.instructions", *names)
     except (UnknownCase, instructions.CannotCount, OSError) as e:
         raise Refused(str(e)) from None
-    for name, counted in found.items():
-        entry = {key: getattr(CASES[name], key) for key in _ABOUT}
-        results["cases"].append({**entry, "instructions": counted})
+
+    for name, by_contender in counts.items():
+        entry = {**_about(CASES[name]), "instructions": by_contender}
+        results["cases"].append(entry)
     print(instructions.markdown(results))
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
-    lines = instructions.slower_cases(results, before) if before else []
-    print(*lines, sep="\n", end="\n" * bool(lines))
-    return 1 if lines else 0
+
+    slower = instructions.slower_cases(results, before)
+    for line in slower:
+        print(line)
+    return 1 if slower else 0
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -120,23 +133,28 @@ def _main(options: argparse.Namespace) -> int:
             options.json.open("a").close()
     except OSError as e:
         raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
+
     if options.instructions is not None:
         return _count(options)
+
     try:
         from benchmarks.cases import CASES, choose, UnknownCase
         from benchmarks.pages import report
         from benchmarks.results_file import busy, describe, dumps, new_results
     except ModuleNotFoundError as e:
-        raise Refused(f'{e}: run pip install ".[bench]"') from None
+        raise Refused(f'{e}: run pip install -e ".[bench]"') from None
+
     try:
         cases = [CASES[name] for name in choose(options.cases)]
     except UnknownCase as e:
         raise Refused(f"--cases: {e}") from None
+
     _use(options.device)
     results = new_results("benchmarks")
     print(describe(results), flush=True)
     _run(cases, options, results)
     results["busy"] = results["busy"] or busy()
+
     print(f"\n{report(results, options.dispatch)}")
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")

@@ -53,14 +53,16 @@ def choose(names: str) -> list[str]:
 
     Raises `UnknownCase` in one line.
     """
+    order = list(GROUPS)
     out: dict[str, None] = {}
     for name in filter(None, map(str.strip, names.split(","))):
-        found = [c for c in CASES.values() if name in (c.name, c.group, "all")]
-        if not found:
-            known = ", ".join(["all", *GROUPS])
-            raise UnknownCase(f"no case or group {name!r}; groups are {known}")
-        found.sort(key=lambda c: list(GROUPS).index(c.group))
-        out.update(dict.fromkeys(c.name for c in found))
+        chosen = [c for c in CASES.values() if name in (c.name, c.group, "all")]
+        if not chosen:
+            groups = ", ".join(["all", *GROUPS])
+            raise UnknownCase(f"no case or group {name!r}; groups are {groups}")
+        chosen.sort(key=lambda c: order.index(c.group))
+        out.update(dict.fromkeys(c.name for c in chosen))
+
     if not out:
         raise UnknownCase("expected at least one case")
     return list(out)
@@ -250,17 +252,15 @@ def _of_steps(new: Callable[[int], Any], steps: int) -> Makers:
     return _first_calls(ft.partial(new, steps), jnp.linspace(1, 2, 8), jnp.ones(8))
 
 
+def _add_steps(name: str, new: Callable[[int], Any], steps: int, how: str) -> None:
+    options: Any = {"contenders": JITS, "first": True, "rounds": 5}
+    register = case("first", f"{steps} steps {how}", name=f"{name}_{steps}", **options)
+    register(ft.partial(_of_steps, new, steps))
+
+
 for _steps in (10, 100, 300):
-    for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
-        case(
-            "first",
-            f"{_steps} steps "
-            + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
-            name=f"{_kind}_{_steps}",
-            contenders=JITS,
-            first=True,
-            rounds=5,
-        )(ft.partial(_of_steps, _new, _steps))
+    _add_steps("loop", _new_loop, _steps, "in a Python loop")
+    _add_steps("scan", _new_scan, _steps, "under lax.scan")
 
 
 @case(
@@ -275,7 +275,8 @@ def lambda_in_loop() -> Makers:
         def call() -> Any:
             x = jnp.ones(3)
             for _ in range(20):
-                x = jit(lambda x: x * 2)(x)
+                double = jit(lambda x: x * 2)
+                x = double(x)
             return x
 
         return call
@@ -300,18 +301,25 @@ def _strategy(strategy: str) -> Makers:
         def affine(x: Any) -> Any:
             return x * 0.99 + 0.01
 
-        inner = jit(affine) if strategy in ("part", "both") else affine
+        inner = affine
+        if strategy in ("part", "both"):
+            inner = jit(affine)
 
         def calls(x: Any) -> Any:
             for _ in range(_CALLS):
                 x = inner(x)
             return x
 
-        outer = jit(calls) if strategy in ("whole", "both") else calls
+        outer = calls
+        if strategy in ("whole", "both"):
+            outer = jit(calls)
+
         x = jnp.ones((1000, 1000))
         return lambda: outer(x)
 
-    return each(by, {"eager": None} if strategy == "none" else ALL_JITS)
+    if strategy == "none":
+        return each(by, {"eager": None})
+    return each(by, ALL_JITS)
 
 
 for _name, _title in _STRATEGIES.items():
@@ -340,7 +348,8 @@ _WALKERS, _WALK_STEPS = 4, 32
 def _walk_by_loops(key: Any) -> Any:
     walks = []
     for noise in jr.normal(key, (_WALKERS, _WALK_STEPS)):
-        position, walk = jnp.zeros(()), []
+        position = jnp.zeros(())
+        walk = []
         for step in noise:
             position = position + step
             walk.append(position)

@@ -37,7 +37,8 @@ def of_function(fun: Callable[..., Any], *args: Any) -> Makers:
     def repeat(function: Callable[..., Any], args: Any, carried: int) -> Call:
         return lambda: function(*args)
 
-    return {"eager": lambda: repeat(fun, args, 0), **_of_each(fun, args, 0, repeat)}
+    jitted = _of_each(fun, args, 0, repeat)
+    return {"eager": lambda: repeat(fun, args, 0), **jitted}
 
 
 def of_retraces(fun: Callable[..., Any], *args: Any) -> Makers:
@@ -84,10 +85,12 @@ def _of_each(
     carried_leaves = len(jax.tree.leaves(arrays[:carried]))
 
     def without_statics(*arrays: Any) -> Any:
-        return eqx.filter(fun(*eqx.combine(arrays, statics)), eqx.is_array)
+        args = eqx.combine(arrays, statics)
+        return eqx.filter(fun(*args), eqx.is_array)
 
     def on_leaves(*leaves: Any) -> Any:
-        return jax.tree.leaves(without_statics(*jax.tree.unflatten(treedef, leaves)))
+        arrays = jax.tree.unflatten(treedef, leaves)
+        return jax.tree.leaves(without_statics(*arrays))
 
     return {
         "jit": lambda: call(jax.jit(without_statics), arrays, carried),
@@ -127,7 +130,9 @@ def filled(make: Callable[[], Any]) -> Any:
     def fill(x: Any) -> Any:
         if not isinstance(x, jax.ShapeDtypeStruct):
             return x
-        bound = 1 / np.sqrt(x.shape[-1]) if x.shape else 1.0
+        bound = 1.0
+        if x.shape:
+            bound = 1 / np.sqrt(x.shape[-1])
         return jnp.asarray(rng.uniform(-bound, bound, x.shape), x.dtype)
 
     return jax.tree.map(fill, eqx.filter_eval_shape(make))

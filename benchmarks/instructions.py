@@ -21,15 +21,17 @@ import jax
 
 from benchmarks.case import Call
 from benchmarks.cases import CASES
-from benchmarks.pages import made_by, markdown_table, NAMES
+from benchmarks.pages import made_by
+from benchmarks.table import markdown_table, NAMES
 from benchmarks.timing import check_equal
 
 
 COUNTED = "identity,mlp_32,depth_100,steps,method,callable_model,error_if,statics_1"
 COUNTED += ",numpy_inputs,typed_key,zoo"
 _CALLS = 11
-# How far a case may be above a results file, in ours over the first of these.
-_ALLOWED, _RIVALS = 1.02, ("flat", "jit", "eqx")
+_RIVALS = ("flat", "jit", "eqx")
+# How far a case may be above a results file, over the first of its rivals.
+_ALLOWED = 1.02
 
 # By these, the process tells callgrind what to count.
 _MARKS = """
@@ -62,26 +64,35 @@ def count(module: str, *words: str) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         source, library = f"{folder}/marks.c", f"{folder}/marks.so"
         Path(source).write_text(_MARKS)
-        run = [*_VALGRIND.split(), f"--callgrind-out-file={folder}/out"]
-        run += [sys.executable, "-m", module, library, *words]
-        # Of dictionaries and sets: each process has its own order otherwise.
-        env = {**os.environ, "PYTHONHASHSEED": "0"}
-        for command in (["cc", "-shared", "-fPIC", source, "-o", library], run):
-            done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True)
-            if done.returncode:
-                last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-                raise CannotCount(f"{command[0]}: {last[0]}")
+        _run(["cc", "-shared", "-fPIC", source, "-o", library])
+        valgrind = [*_VALGRIND.split(), f"--callgrind-out-file={folder}/out"]
+        _run([*valgrind, sys.executable, "-m", module, library, *words])
+
         dumps = Path(folder).glob("out.*-01")  # of the main thread
-        for dump in sorted(dumps, key=lambda x: int(x.suffix[1:-3])):
+        for dump in sorted(dumps, key=lambda path: int(path.suffix[1:-3])):
+            match = re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL)
             # What remains at the end of the process has no name.
-            if match := re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL):
-                counts.setdefault((match[1], match[2]), []).append(int(match[3]))
-    found: dict[str, dict[str, float]] = {}
+            if match is not None:
+                name, contender, total = match.groups()
+                counts.setdefault((name, contender), []).append(int(total))
+
+    medians: dict[str, dict[str, float]] = {}
     for (name, contender), totals in counts.items():
         if contender != "nothing":
-            marks = statistics.median(counts[name, "nothing"])
-            found.setdefault(name, {})[contender] = statistics.median(totals) - marks
-    return found
+            of_marks = statistics.median(counts[name, "nothing"])
+            of_call = statistics.median(totals) - of_marks
+            medians.setdefault(name, {})[contender] = of_call
+    return medians
+
+
+def _run(command: list[str]) -> None:
+    """Run a command. Raises `CannotCount`, with the last line that it wrote."""
+    # Dictionaries and sets have another order in each process otherwise.
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no output"]
+        raise CannotCount(f"{command[0]}: {lines[-1]}")
 
 
 def record(marks: Any, name: str, calls: dict[str, Call], warm: int = 40) -> None:
@@ -89,6 +100,7 @@ def record(marks: Any, name: str, calls: dict[str, Call], warm: int = 40) -> Non
     for contender, call in (*calls.items(), ("nothing", lambda: None)):
         for _ in range(warm):
             jax.block_until_ready(call())
+
         gc.collect()
         gc.disable()
         marks.start()
@@ -107,6 +119,7 @@ def record(marks: Any, name: str, calls: dict[str, Call], warm: int = 40) -> Non
 def main(library: str, names: list[str]) -> None:
     """Make the calls of some cases, which callgrind counts."""
     jax.config.update("jax_enable_compilation_cache", False)
+
     for name in names:
         calls = CASES[name].build()
         check_equal(calls)
@@ -118,34 +131,41 @@ def main(library: str, names: list[str]) -> None:
 
 
 def _ratio(entry: dict[str, Any], rival: str) -> float | None:
-    by = entry["instructions"]
-    return by["ours"] / by[rival] if rival in by else None
+    counts = entry["instructions"]
+    if rival not in counts:
+        return None
+    return counts["ours"] / counts[rival]
 
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, with medians."""
-    columns: list[list[float | None]] = []
-    for rival in _RIVALS:
-        found = [_ratio(entry, rival) for entry in results["cases"]]
-        known = [x for x in found if x is not None]
-        columns.append([*found, statistics.median(known) if known else None])
-    names = [f"`{entry['name']}`" for entry in results["cases"]]
-    ours = [f"{e['instructions']['ours'] / 1000:.1f}" for e in results["cases"]]
-    cells = [["" if x is None else f"{x:.2f}" for x in column] for column in columns]
-    rows = zip([*names, "median"], [*ours, ""], *cells, strict=True)
-    over = [f"over {NAMES[x]}" for x in _RIVALS]
-    table = markdown_table(["case", "thousands", *over], [*map(list, rows)])
-    return f"{table}\n\n{made_by(results)}"
+    rows = []
+    compared: dict[str, list[float]] = {rival: [] for rival in _RIVALS}
+    for entry in results["cases"]:
+        row = [f"`{entry['name']}`", f"{entry['instructions']['ours'] / 1000:.1f}"]
+        for rival in _RIVALS:
+            ratio = _ratio(entry, rival)
+            if ratio is None:
+                row.append("")
+            else:
+                row.append(f"{ratio:.2f}")
+                compared[rival].append(ratio)
+        rows.append(row)
+
+    medians = [statistics.median(x) if x else None for x in compared.values()]
+    rows.append(["median", "", *("" if x is None else f"{x:.2f}" for x in medians)])
+    head = ["case", "thousands", *(f"over {NAMES[rival]}" for rival in _RIVALS)]
+    return f"{markdown_table(head, rows)}\n\n{made_by(results)}"
 
 
 def slower_cases(results: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """A line for each case that takes more instructions than before."""
-    then = {entry["name"]: entry for entry in before["cases"]}
+    entries_before = {entry["name"]: entry for entry in before["cases"]}
     lines = []
     for entry in results["cases"]:
         name = entry["name"]
         rival = next(x for x in _RIVALS if x in entry["instructions"])
-        old, new = _ratio(then.get(name, entry), rival), _ratio(entry, rival)
+        new, old = _ratio(entry, rival), _ratio(entries_before.get(name, entry), rival)
         assert new is not None
         if old is not None and new > _ALLOWED * old:
             lines.append(f"{name}: {new:.3f} of {rival}, and was {old:.3f}")

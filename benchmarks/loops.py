@@ -35,11 +35,13 @@ Start = Callable[..., Any]
 
 def _by_hand(step: Callable[..., Any], *trees: Any) -> Any:
     arrays, statics = eqx.partition(trees, eqx.is_array)
+    n = len(trees)
 
     @jax.jit
     def jitted(*args: Any) -> Any:
-        combined = eqx.combine(args[: len(trees)], statics)
-        return eqx.filter(step(*combined, *args[len(trees) :]), eqx.is_array)
+        combined = eqx.combine(args[:n], statics)
+        out = step(*combined, *args[n:])
+        return eqx.filter(out, eqx.is_array)
 
     return jitted, *arrays
 
@@ -115,6 +117,7 @@ def mlp_adam(start: Start) -> Iterator[Any]:
     step, model, opt_state = start(*_regression())
     x = jnp.linspace(-1, 1, 64 * 8).reshape(64, 8)
     y = jnp.sin(x)
+
     while True:
         model, opt_state, loss = step(model, opt_state, x, y)
         yield loss
@@ -124,6 +127,7 @@ def mlp_adam(start: Start) -> Iterator[Any]:
 def mlp_adam_numpy_batch(start: Start) -> Iterator[Any]:
     step, model, opt_state = start(*_regression())
     rng = np.random.default_rng(0)
+
     while True:
         x = rng.normal(size=(64, 8)).astype(np.float32)
         model, opt_state, loss = step(model, opt_state, x, np.sin(x))
@@ -136,12 +140,15 @@ def _gpt(width: int, length: int) -> GPT:
 
 def _gpt_steps(start: Start, width: int, length: int, batch: int) -> Iterator[Any]:
     def loss(model: GPT, tokens: Int[Array, "batch length"]) -> Float[Array, ""]:
-        return jnp.mean(jax.vmap(gpt_loss, (None, 0))(model, tokens))
+        losses = jax.vmap(gpt_loss, (None, 0))(model, tokens)
+        return jnp.mean(losses)
 
-    optimiser, model = optax.adamw(3e-4), _gpt(width, length)
+    model = _gpt(width, length)
+    optimiser = optax.adamw(3e-4)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
     step, model, opt_state = start(training_step(loss, optimiser), model, opt_state)
     tokens = jr.randint(jr.key(1), (batch, length + 1), 0, 32)
+
     while True:
         model, opt_state, value = step(model, opt_state, tokens)
         yield value
@@ -154,8 +161,9 @@ def gpt_small_step(start: Start) -> Iterator[Any]:
 
 @_loop("of width 512, 16 sequences of 256 tokens; on a CPU 128, 4 of 64")
 def gpt_large_step(start: Start) -> Iterator[Any]:
-    on_cpu = jax.default_backend() == "cpu"
-    return _gpt_steps(start, *((128, 64, 4) if on_cpu else (512, 256, 16)))
+    if jax.default_backend() == "cpu":
+        return _gpt_steps(start, width=128, length=64, batch=4)
+    return _gpt_steps(start, width=512, length=256, batch=16)
 
 
 # --- inference ------------------------------------------------------------------------
@@ -172,6 +180,7 @@ def decode(start: Start) -> Iterator[Any]:
 
     decode, model = start(decode, _gpt(32, 16))
     tokens, i = jnp.zeros(16, int), jnp.array(0)
+
     while True:
         tokens, i = decode(model, tokens, i)
         yield tokens
@@ -188,10 +197,12 @@ def policy_on_host(start: Start) -> Iterator[Any]:
     act, policy = start(act, filled(lambda: eqx.nn.MLP(4, 2, 32, 2, key=jr.key(0))))
     key, rng = jr.key(1), random.Random(0)
     angle, speed, place, drift = 0.05, 0.0, 0.0, 0.0
+
     while True:
         observation = np.array([angle, speed, place, drift], np.float32)
         action, key = act(policy, observation, key)
         push = 10.0 if int(action) else -10.0
+
         # A cart-pole, in the units of Barto, Sutton and Anderson (1983).
         force = (push + 0.05 * speed**2 * math.sin(angle)) / 1.1
         pull = 9.8 * math.sin(angle) - math.cos(angle) * force
@@ -199,6 +210,7 @@ def policy_on_host(start: Start) -> Iterator[Any]:
         place, drift = place + 0.02 * drift, drift + 0.02 * force
         angle, speed = angle + 0.02 * speed, speed + 0.02 * turn
         yield angle
+
         if abs(angle) > 0.2 or abs(place) > 2.4:
             angle, speed, place, drift = rng.uniform(-0.05, 0.05), 0.0, 0.0, 0.0
 
@@ -213,12 +225,14 @@ def _bce(logits: Float[Array, " batch"], label: float) -> Float[Array, ""]:
 
 def _discriminator_loss(discriminator, generator, real, noise):
     fake = jax.vmap(generator)(noise)
-    on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
+    on_real = jax.vmap(discriminator)(real)
+    on_fake = jax.vmap(discriminator)(fake)
     return _bce(on_real, 1.0) + _bce(on_fake, 0.0)
 
 
 def _generator_loss(generator, discriminator, noise):
-    return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
+    fake = jax.vmap(generator)(noise)
+    return _bce(jax.vmap(discriminator)(fake), 1.0)
 
 
 @_loop("a GAN, steps of the discriminator and of the generator in turn")
@@ -231,14 +245,18 @@ def gan_in_turn(start: Start) -> Iterator[Any]:
             eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=d_key),
         )
 
-    optimiser, (g, d) = optax.adam(2e-4, b1=0.5, b2=0.999), filled(new)
-    g_state, d_state = (optimiser.init(eqx.filter(x, eqx.is_array)) for x in (g, d))
+    g, d = filled(new)
+    optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
+    g_state = optimiser.init(eqx.filter(g, eqx.is_array))
+    d_state = optimiser.init(eqx.filter(d, eqx.is_array))
     real = jnp.cos(jnp.arange(256.0) / 5).reshape(32, 8)
     noise = jnp.sin(jnp.arange(128.0)).reshape(32, 4)
+
     g_step = training_step(_generator_loss, optimiser)
     d_step = training_step(_discriminator_loss, optimiser)
     g_step, _, g_state, _ = start(g_step, g, g_state, d)
     d_step, d, d_state, g = start(d_step, d, d_state, g)
+
     while True:
         d, d_state, _ = d_step(d, d_state, g, real, noise)
         g, g_state, loss = g_step(g, g_state, d, noise)

@@ -3,19 +3,20 @@
 import statistics
 import textwrap
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from .case import CONTENDERS
 from .results_file import describe, Results
 from .table import (
-    Cell,
     EXPLANATION,
+    markdown_table,
     median_cell,
     NAMES,
     number,
-    ratio,
-    rows_of,
-    Table,
-    tables,
+    ratio_cell,
+    ratios_table,
+    Times,
+    times_table,
     TITLES,
 )
 from .timing import ratios
@@ -25,14 +26,12 @@ from .timing import ratios
 ByDevice = dict[str, Results]
 
 _OVER = ("eqx", "jit")
-_COMPARED = [("ours", "eqx"), ("ours", "trick"), ("ours", "jit")]
-_COMPARED += [("install", x) for x in _OVER]
 
 
 def made_by(results: Results) -> str:
     """The command, date and machine of the results, as a sentence in Markdown."""
     made = f"Made by `{results['command']}` on {results['date'][:10]}."
-    return f"{made} {_plain(describe(results))}."
+    return f"{made} {_escaped(describe(results))}."
 
 
 def report(results: Results, dispatch: bool) -> str:
@@ -40,159 +39,172 @@ def report(results: Results, dispatch: bool) -> str:
 
     `dispatch` includes the times until calls return.
     """
-    modes = [mode for mode in TITLES if dispatch or mode != "dispatch"]
-    parts = [_markdown(x) for mode in modes for x in tables(results, [mode])[::-1]]
-    timed = {c for e in results["cases"] for by in e["times"].values() for c in by}
-    known = [f"- {NAMES[x]}: {CONTENDERS[x]}" for x in CONTENDERS if x in timed]
-    parts += ["\n".join(known), textwrap.fill(EXPLANATION, 88)] if known else []
-    parts += [results["busy"]] if results.get("busy") else []
-    return "\n\n".join([*parts, *(f"Not timed: {x}" for x in results["problems"])])
+    parts = []
+    for mode in TITLES:
+        cases = _timed(results, mode)
+        if cases and (dispatch or mode != "dispatch"):
+            parts += [ratios_table(cases, mode), times_table(cases, mode)]
+
+    if parts:
+        entries = [times for e in results["cases"] for times in e["times"].values()]
+        timed = {contender for times in entries for contender in times}
+        shown = [contender for contender in CONTENDERS if contender in timed]
+        legend = [f"- {NAMES[x]}: {CONTENDERS[x]}" for x in shown]
+        parts += ["\n".join(legend), textwrap.fill(EXPLANATION, 88)]
+
+    parts.append(results.get("busy", ""))
+    parts += [f"Not timed: {problem}" for problem in results["problems"]]
+    return "\n\n".join(filter(None, parts))
 
 
 def everything(results: Results, groups: Iterable[str]) -> str:
     """Under a heading for each group, ratios, or times where nothing is compared."""
     parts = [made_by(results)]
     for group in groups:
-        found = [tables(_only(results, group), [mode])[-1:] for mode in TITLES]
-        shown = [_markdown(table) for (table,) in filter(None, found)]
-        parts += [f"### {group.capitalize()}", *shown] if shown else []
+        tables = []
+        for mode in TITLES:
+            cases = _timed(results, mode, group)
+            if cases:
+                tables.append(ratios_table(cases, mode) or times_table(cases, mode))
+        if tables:
+            parts += [f"### {group.capitalize()}", *tables]
     return "\n\n".join(parts)
 
 
 def times(results: Results, group: str) -> str:
     """Times of each contender for the cases of a group, until results are ready."""
-    return _markdown(tables(_only(results, group), ["blocked", "total"])[0])
+    mode = "blocked" if _timed(results, "blocked", group) else "total"
+    return times_table(_timed(results, mode, group), mode)
 
 
 def side_by_side(by_device: ByDevice, group: str) -> str:
     """Times until the result is ready, and their ratios."""
-    times = {
-        device: {e["name"]: e["times"]["blocked"] for e in _only(x, group)["cases"]}
-        for device, x in by_device.items()
-    }
-    times = {device: found for device, found in times.items() if found}
-    columns = ["case"]
-    for device in times:
-        over = [f"over {NAMES[rival]}" for rival in _OVER]
-        columns += [f"{device.upper()}, µs", *over]
+    timed = {x: _timed(by_device[x], "blocked", group) for x in by_device}
+    devices = [device for device in timed if timed[device]]
+
+    head = ["case"]
+    for device in devices:
+        head.append(f"{device.upper()}, µs")
+        head += [f"over {NAMES[rival]}" for rival in _OVER]
+
     rows = []
-    for name in dict.fromkeys(name for found in times.values() for name in found):
-        row = [Cell(name)]
-        for found in times.values():
-            by = found.get(name, {})
-            ours = median_cell(by.get("ours", [])).text.partition(" ")[0]
-            row += [Cell(ours), *(ratio(by, rival, False) for rival in _OVER)]
+    for name in dict.fromkeys(name for device in devices for name in timed[device]):
+        row = [name]
+        for device in devices:
+            times = timed[device].get(name, {})
+            row.append(median_cell(times.get("ours", []), False))
+            row += [ratio_cell(times, rival, False) for rival in _OVER]
         rows.append(row)
-    return _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
+    return markdown_table(head, rows, "eqx_fastjit until the result is ready")
 
 
 def whole_functions(by_device: ByDevice) -> str:
     """How calls of whole functions compare with each alternative, on each device."""
     heads = [device.upper() for device in by_device]
-    columns = ["eqx_fastjit over", *heads, *(f"{head}, dispatch" for head in heads)]
-    ready = [_summary(x, "zoo") for x in by_device.values()]
-    returned = [_summary(x, "zoo", "dispatch") for x in by_device.values()]
+    head = ["eqx_fastjit over", *heads, *(f"{device}, dispatch" for device in heads)]
+
     rows = []
     for rival in ("eqx", "jit", "flat"):
-        spread = [
-            f"{median:.2f} ({low:.2f}–{high:.2f})"  # noqa: RUF001
-            for median, low, high in (x[rival] for x in ready)
-        ]
-        later = ["blocks" if rival == "eqx" else f"{x[rival][0]:.2f}" for x in returned]
-        rows.append([CONTENDERS[rival].partition(", which")[0], *spread, *later])
-    named = "; ".join(f"{x.upper()}: {device(y)}" for x, y in by_device.items())
-    return f"{markdown_table(columns, rows)}\n\n{_plain(named)}."
+        name, _, _ = CONTENDERS[rival].partition(", which")
+        row = [name]
+        for results in by_device.values():
+            least, median, greatest = _spread(results, rival)
+            row.append(f"{median:.2f} ({least:.2f}–{greatest:.2f})")  # noqa: RUF001
+        for results in by_device.values():
+            if rival == "eqx":
+                row.append("blocks")
+            else:
+                row.append(f"{_spread(results, rival, 'dispatch').median:.2f}")
+        rows.append(row)
+
+    devices = [f"{name.upper()}: {device(x)}" for name, x in by_device.items()]
+    return f"{markdown_table(head, rows)}\n\n{_escaped('; '.join(devices))}."
 
 
 def headline(by_device: ByDevice) -> str:
     """The time of a call as a share of Equinox's, on each device, in a sentence."""
-    found = {name: _summary(x, "zoo")["eqx"] for name, x in by_device.items()}
-    of = (" of `equinox.filter_jit`'s time", "")
-    shares = " and ".join(
-        f"**{100 * median:.0f}%**{what} on a {name.upper()} ({device(by_device[name])})"
-        for (name, (median, *_)), what in zip(found.items(), of, strict=False)
-    )
-    low, high = min(x[1] for x in found.values()), max(x[2] for x in found.values())
-    counts = (f"{len(_only(x, 'zoo')['cases'])}" for x in by_device.values())
+    spreads = {name: _spread(results, "eqx") for name, results in by_device.items()}
+    shares = []
+    for name, spread in spreads.items():
+        share = f"**{100 * spread.median:.0f}%**"
+        if not shares:
+            share += " of `equinox.filter_jit`'s time"
+        shares.append(f"{share} on a {name.upper()} ({device(by_device[name])})")
+
+    counts = [str(len(_timed(x, "blocked", "zoo"))) for x in by_device.values()]
+    least = min(spread.least for spread in spreads.values())
+    greatest = max(spread.greatest for spread in spreads.values())
     sentence = (
-        f"Measured to a finished result, the median call takes {shares}: "
-        f"[{' and '.join(counts)} small functions](#how-fast), from {100 * low:.0f}% "
-        f"to {100 * high:.0f}%."
+        "Measured to a finished result, the median call takes "
+        f"{' and '.join(shares)}: [{' and '.join(counts)} small functions](#how-fast), "
+        f"from {100 * least:.0f}% to {100 * greatest:.0f}%."
     )
     return textwrap.fill(sentence, 92, break_on_hyphens=False)
 
 
 def device(results: Results) -> str:
     """The device that the results are of, in words."""
-    machine, kind = results["machine"], results["device"]["kind"]
-    return f"{machine['cpu']}, {machine['cores']} cores" if kind == "cpu" else kind
+    kind: str = results["device"]["kind"]
+    if kind == "cpu":
+        machine = results["machine"]
+        return f"{machine['cpu']}, {machine['cores']} cores"
+    return kind
 
 
 def loops(results: Results) -> str:
     """What an iteration of each loop takes under Equinox, and ratios."""
-    cases = [e for e in results["cases"] if "iteration" in e["times"]]
+    compared = {"ours": ("eqx", "trick", "jit"), "install": ("eqx", "jit")}
+    head = ["loop", "equinox, µs"]
+    head += [f"over {NAMES[rival]}" for rival in compared["ours"]]
+    head += [f"install() over {NAMES[rival]}" for rival in compared["install"]]
+
     rows = []
-    for entry in cases:
-        by = entry["times"]["iteration"]
-        equinox = Cell(number(statistics.median(by["eqx"])))
-        cells = [
-            ratio({**by, "ours": by[who]}, rival, False) for who, rival in _COMPARED
-        ]
-        rows.append([Cell(entry["title"]), equinox, *cells])
-    columns = ["loop", "equinox, µs"]
-    columns += [
-        f"{'install() ' * (who == 'install')}over {NAMES[rival]}"
-        for who, rival in _COMPARED
-    ]
-    table = _markdown(Table("eqx_fastjit, an iteration", columns, rows))
+    titles = {entry["name"]: entry["title"] for entry in results["cases"]}
+    for name, times in _timed(results, "iteration").items():
+        row = [titles[name], number(statistics.median(times["eqx"]))]
+        for contender, rivals in compared.items():
+            as_ours = {**times, "ours": times[contender]}
+            row += [ratio_cell(as_ours, rival, False) for rival in rivals]
+        rows.append(row)
+    table = markdown_table(head, rows, "eqx_fastjit, an iteration")
     return f"{table}\n\n{made_by(results)}"
-
-
-def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table whose first column has names, and the others figures."""
-    columns = []
-    for i, column in enumerate(zip(head, *rows, strict=True)):
-        width, side = max(3 + bool(i), *map(len, column)), "<>"[bool(i)]
-        name, *cells = [f"{x:{side}{width}}" for x in column]
-        columns.append([name, f"{'-' * (width - bool(i))}{':' * bool(i)}", *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
 
 
 # --- parts ----------------------------------------------------------------------------
 
 
-def _only(results: Results, group: str) -> Results:
-    found = [e for e in results["cases"] if group in ("", e["group"])]
-    return {**results, "cases": found}
-
-
-def _summary(
-    results: Results, group: str, mode: str = "blocked"
-) -> dict[str, tuple[float, float, float]]:
-    """The median, least and greatest of the ratios of a group to each rival."""
+def _timed(results: Results, mode: str, group: str = "") -> dict[str, Times]:
+    """The times of all cases, or of those of a group, that were timed in this way."""
     out = {}
-    rows = rows_of(_only(results, group), mode)
-    for rival in ("eqx", "jit", "flat"):
-        found = [ratios(by, rival) for _, by in rows]
-        if medians := list(map(statistics.median, filter(None, found))):
-            out[rival] = statistics.median(medians), min(medians), max(medians)
+    for entry in results["cases"]:
+        if mode not in entry["times"] or group not in ("", entry["group"]):
+            continue
+        times = dict(entry["times"][mode])
+        if mode == "dispatch":  # Equinox's calls return when the result is ready
+            times.pop("eqx", None)
+        out[entry["name"]] = times
     return out
 
 
-def _markdown(table: Table) -> str:
-    head = [_plain(column) for column in table.columns]
-    body = markdown_table(head, [[_cell(cell) for cell in row] for row in table.rows])
-    return f"**{_plain(table.title)}**\n\n{body}"
+class Spread(NamedTuple):
+    """The median of some ratios, the least and the greatest."""
+
+    least: float
+    median: float
+    greatest: float
 
 
-def _cell(cell: Cell) -> str:
-    # No-break spaces keep a figure and its interval together, and titles may wrap.
-    text = _plain(cell.text)
-    text = text.replace(" ", "\u00a0") if text[:1].isdigit() else text
-    return f"**{text}**" if cell.is_faster else text
+def _spread(results: Results, rival: str, mode: str = "blocked") -> Spread:
+    """Our time over a rival's, for whole functions."""
+    medians = [
+        statistics.median(ratios(times, rival))
+        for times in _timed(results, mode, "zoo").values()
+        if ratios(times, rival)
+    ]
+    return Spread(min(medians), statistics.median(medians), max(medians))
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Text that Markdown leaves as it is."""
     for character in "\\`*|<[":
         text = text.replace(character, f"\\{character}")

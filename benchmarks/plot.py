@@ -21,27 +21,32 @@ def _shares(results: Results) -> dict[str, list[float]]:
     """Times until the result is ready over Equinox's, of each whole function."""
     cases = [e["times"]["blocked"] for e in results["cases"] if e["group"] == "zoo"]
 
-    def share(by: dict[str, list[float]], name: str) -> float:
-        return statistics.median(map(operator.truediv, by[name], by["eqx"]))
+    def share(times: dict[str, list[float]], contender: str) -> float:
+        of_rounds = map(operator.truediv, times[contender], times["eqx"])
+        return statistics.median(of_rounds)
 
-    return {name: [share(by, name) for by in cases] for name in _SHOWN}
+    return {name: [share(times, name) for times in cases] for name in _SHOWN}
 
 
 def _draw(rows: dict[str, dict[str, list[float]]], figure: Any, colours: Any) -> None:
     """For each device a bar a library, with the median in figures, and its points."""
-    axes, y = figure.subplots(), 0.0
+    axes = figure.subplots()
+    y = 0.0
     beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
     for device, shares in rows.items():
         for name, points in shares.items():
-            middle, bold = statistics.median(points), "bold" if name == "ours" else None
-            axes.barh(y, middle, 0.72, color=colours.get(name, colours["others"]))
+            median = statistics.median(points)
+            axes.barh(y, median, 0.72, color=colours.get(name, colours["others"]))
             if name != "eqx":
                 axes.plot(points, [y] * len(points), "|", color=colours["text"], ms=7)
+
+            weight = "bold" if name == "ours" else None
             label = f"{NAMES[name]}, {device.upper()}"
-            axes.text(-0.02, y, label, ha="right", weight=bold, **beside)
-            axes.text(1.02, y, f"{middle:.2f}", weight=bold, **beside)
+            axes.text(-0.02, y, label, ha="right", weight=weight, **beside)
+            axes.text(1.02, y, f"{median:.2f}", weight=weight, **beside)
             y -= 1
         y -= 0.5
+
     axes.set(xlim=(0, 1), ylim=(y + 1, 0.6), yticks=[], xticks=[0, 0.5, 1])
     axes.set_xlabel("time of a call; equinox is 1, and less is faster")
     axes.spines[["left", "right", "top"]].set_visible(False)
@@ -61,6 +66,7 @@ def save_figures(by_device: dict[str, Results], folder: Path) -> None:
     for name, colours in _COLOURS.items():
         keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color")
         style = {**dict.fromkeys(keys, colours["text"]), "svg.hashsalt": "eqx_fastjit"}
+
         with matplotlib.rc_context(style):
             figure = Figure(figsize=size, layout="constrained")
             _draw(rows, figure, colours)

@@ -28,7 +28,9 @@ from benchmarks.loops import (
 
 def _run(loop: Callable[..., Iterator[Any]], steps: int) -> Any:
     """The last of the results that a loop of `loops.py` yields."""
-    return float(collections.deque(itertools.islice(loop(plainly), steps), 1).pop())
+    results = itertools.islice(loop(plainly), steps)
+    (last,) = collections.deque(results, maxlen=1)
+    return float(last)
 
 
 def rl_loop(steps: int = 20_000) -> float:
@@ -72,6 +74,7 @@ def sampler(steps: int = 20_000) -> list[float]:
     xs = jr.normal(jr.key(0), (64, 4))
     model = Regression(xs, jnp.sign(xs[:, 0] + 0.1), 2.0)
     w, key, accepted = jnp.zeros(4), jr.key(1), 0
+
     for _ in range(steps):
         w, key, was_accepted = step(model, w, key)
         accepted += bool(was_accepted)

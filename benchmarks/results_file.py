@@ -73,19 +73,25 @@ def commit() -> str:
         )
         return run.stdout.strip()
 
-    if told := os.environ.get("EQX_FASTJIT_COMMIT"):
-        return told
+    override = os.environ.get("EQX_FASTJIT_COMMIT")
+    if override:
+        return override
+
+    code = ("eqx_fastjit", "benchmarks/*.py", "benchmarks/**/*.py")
     try:
-        code = ("eqx_fastjit", "benchmarks/*.py", "benchmarks/**/*.py")
-        changed = git("status", "--porcelain", "--", *code)
-        return git("rev-parse", "HEAD") + "+" * bool(changed)
+        head = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain", "--", *code)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{head}+" if changes else head
 
 
 def busy() -> str:
     """A sentence, if this machine has more to do than its cores can; else nothing."""
-    load, cores = getattr(os, "getloadavg", lambda: [0.0])()[0], os.cpu_count() or 1
+    if not hasattr(os, "getloadavg"):  # on Windows
+        return ""
+    load, _, _ = os.getloadavg()
+    cores = os.cpu_count() or 1
     if load <= 1.5 * cores:
         return ""
     return f"This machine is busy (load {load:.0f}, {cores} cores): trust no result."
@@ -95,11 +101,15 @@ def new_results(module: str) -> Results:
     """Results without any cases yet, of the module that this process runs."""
     import jax
 
-    device, flags = jax.devices()[0], os.environ.get("XLA_FLAGS", "").strip()
-    words = [f"XLA_FLAGS={flags}"] * bool(flags) + ["python", "-m", module]
+    device = jax.devices()[0]
+    command = ["python", "-m", module, *sys.argv[1:]]
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags:
+        command.insert(0, f"XLA_FLAGS={flags}")
+
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join([*words, *sys.argv[1:]]),
+        "command": shlex.join(command),
         "commit": commit(),
         "machine": machine(),
         "device": {"platform": device.platform, "kind": device.device_kind},
@@ -129,6 +139,7 @@ def collect(
     """
     results = {**new_results(module), "programs": []}
     del results["cases"]
+
     for name in names:
         print(name, file=sys.stderr, flush=True)
         try:
@@ -138,19 +149,22 @@ def collect(
             print(results["problems"][-1], file=sys.stderr)
         if file:
             file.write_text(json.dumps(results, indent=1) + "\n")
+
     print(markdown(results))
     return 1 if results["problems"] else 0
 
 
 def describe(results: Results) -> str:
     """Machine, device, versions and commit, in words."""
-    device, commit, machine = (results[x] for x in ("device", "commit", "machine"))
-    named = ", ".join(f"{name} {x}" for name, x in results["versions"].items())
+    machine = results["machine"]
+    versions = [f"{name} {version}" for name, version in results["versions"].items()]
+    commit = results["commit"][:12]
+    if results["commit"].endswith("+"):
+        commit += "+"
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
-        f"on {device['kind']}; {named}; "
-        f"{results['engine']} engine; commit "
-        f"{commit[:12]}{'+' * commit.endswith('+')}"
+        f"on {results['device']['kind']}; {', '.join(versions)}; "
+        f"{results['engine']} engine; commit {commit}"
     )
 
 
@@ -158,6 +172,7 @@ def dumps(results: Results) -> str:
     """The text of a results file: a line for each case, and figures of four digits."""
     text = json.dumps(results)
     rounded = json.loads(text, parse_float=lambda x: float(f"{float(x):.4g}"))
+
     cases = ",\n  ".join(map(json.dumps, rounded.pop("cases")))
     head = json.dumps(rounded, indent=1).removesuffix("\n}")
     return f'{head},\n "cases": [\n  {cases}\n ]\n}}\n'

@@ -1,12 +1,14 @@
-"""Results as tables."""
+"""Tables in Markdown, and the figures in them."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import statistics
 
-from .results_file import Results
-from .timing import Interval, interval, ratios
+from .timing import interval, ratios
 
 
+# Times of each contender, in each round.
+Times = dict[str, list[float]]
+
+# The heads of columns, in their order.
 NAMES = {
     "jit": "jax.jit",
     "flat": "flat",
@@ -30,98 +32,101 @@ EXPLANATION = (
     "whole interval is below 1. A dash: the interval is wider than the median."
 )
 
-
-class Cell(NamedTuple):
-    """A cell, and whether it is a ratio that is below 1."""
-
-    text: str
-    is_faster: bool = False
+_NOISE = "–"  # noqa: RUF001
+# It keeps a figure and its interval on one line.
+_NO_BREAK_SPACE = "\u00a0"
 
 
-_NOISE = Cell("–")  # noqa: RUF001
+def markdown_table(head: list[str], rows: list[list[str]], title: str = "") -> str:
+    """A table whose first column has names, and the others figures."""
+    columns = []
+    for i, column in enumerate(zip(head, *rows, strict=True)):
+        align, rule = ("<", "---") if i == 0 else (">", "---:")
+        width = max(map(len, (rule, *column)))
+        name, *cells = [f"{text:{align}{width}}" for text in column]
+        columns.append([name, rule.rjust(width, "-"), *cells])
 
-
-class Table(NamedTuple):
-    """A table, whose first column has names, and the others figures."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[Cell]]
+    lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+    if title:
+        lines = [f"**{title}**", "", *lines]
+    return "\n".join(lines)
 
 
 def number(x: float) -> str:
     """Three digits, without an exponent."""
-    return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
+    if x >= 99.95:
+        return f"{x:.0f}"
+    if x >= 9.995:
+        return f"{x:.1f}"
+    return f"{x:.2f}"
 
 
-def median_cell(values: list[float]) -> Cell:
-    """A median with half of its interval in percent."""
-    if not values:
-        return Cell("")
+def _is_noise(values: list[float]) -> bool:
     low, median, high = interval(values)
-    if high - low > median:
+    return high - low > median
+
+
+def median_cell(values: list[float], with_interval: bool = True) -> str:
+    """A median with half of its interval in percent; empty if there are no values."""
+    if not values:
+        return ""
+    if _is_noise(values):
         return _NOISE
-    return Cell(f"{number(median)} ±{50 * (high - low) / median:.0f}%")
+
+    text = number(statistics.median(values))
+    if with_interval:
+        low, median, high = interval(values)
+        text += f"{_NO_BREAK_SPACE}±{50 * (high - low) / median:.0f}%"
+    return text
 
 
-def ratio_cell(x: Interval, with_interval: bool = True) -> Cell:
-    """A ratio, with its interval or without.
+def ratio_cell(times: Times, rival: str, with_interval: bool = True) -> str:
+    """Our time over a rival's; empty if one of them was not timed.
 
-    Whether the whole interval is below 1 is decided by its ends as they are printed.
+    It is bold if the whole interval, as it is printed, is below 1.
     """
-    if x.high - x.low > x.median:
+    of_rounds = ratios(times, rival)
+    if not of_rounds:
+        return ""
+    if any(map(_is_noise, (times["ours"], times[rival], of_rounds))):
         return _NOISE
-    low, high = f"{x.low:.2f}", f"{x.high:.2f}"
-    spread = f" ({low}–{high})" if with_interval else ""  # noqa: RUF001
-    return Cell(f"{x.median:.2f}{spread}", float(high) < 1)
+
+    low, median, high = interval(of_rounds)
+    text = f"{median:.2f}"
+    if with_interval:
+        text += f"{_NO_BREAK_SPACE}({low:.2f}–{high:.2f})"  # noqa: RUF001
+    if round(high, 2) < 1:
+        text = f"**{text}**"
+    return text
 
 
-# The name of a row, and the times of each contender.
-Row = tuple[str, dict[str, list[float]]]
-
-
-def _tables(title: str, rows: list[Row]) -> list[Table]:
-    """The times, and the ratios."""
-    found = {name for _, times in rows for name in times}
-    names = [name for name in NAMES if name in found]
-    rivals = [x for x in RIVALS if any(ratios(times, x) for _, times in rows)]
-    of_times = [
-        [Cell(case), *(median_cell(times.get(name, [])) for name in names)]
-        for case, times in rows
+def times_table(cases: dict[str, Times], mode: str) -> str:
+    """The times of each contender, for cases by name."""
+    timed = {contender for times in cases.values() for contender in times}
+    contenders = [contender for contender in NAMES if contender in timed]
+    rows = [
+        [name, *(median_cell(times.get(contender, [])) for contender in contenders)]
+        for name, times in cases.items()
     ]
-    of_ratios = [
-        [Cell(case), *(ratio(times, rival) for rival in rivals)] for case, times in rows
+    head = ["case", *(NAMES[contender] for contender in contenders)]
+    return markdown_table(head, rows, TITLES[mode])
+
+
+def ratios_table(cases: dict[str, Times], mode: str) -> str:
+    """Our time over each rival's, for cases by name; empty if nothing is compared."""
+    rivals = [
+        rival
+        for rival in RIVALS
+        if any(ratios(times, rival) for times in cases.values())
     ]
-    columns = ["case", *(NAMES[name] for name in names)]
-    over = ["case", *(f"over {NAMES[name]}" for name in rivals)]
-    out = [Table(title, columns, of_times)]
-    what = f"eqx_fastjit over each: {title[0].lower()}{title[1:].partition(',')[0]}"
-    return [*out, Table(what, over, of_ratios)] if rivals else out
+    if not rivals:
+        return ""
 
-
-def ratio(times: dict[str, list[float]], rival: str, with_interval: bool = True):
-    """The cell of eqx_fastjit over a rival; empty if one of them was not timed."""
-    found = ratios(times, rival)
-    if found and _NOISE in (median_cell(times[name]) for name in ("ours", rival)):
-        return _NOISE
-    return ratio_cell(interval(found), with_interval) if found else Cell("")
-
-
-def rows_of(results: Results, mode: str) -> list[Row]:
-    """The times of all cases that were timed in this way."""
-    cases = results["cases"]
-    return [(e["name"], e["times"][mode]) for e in cases if mode in e["times"]]
-
-
-def tables(results: Results, modes: Iterable[str] = TITLES) -> list[Table]:
-    """The tables of what a results file has, two for each mode."""
-    out = []
-    for mode in modes:
-        rows = rows_of(results, mode)
-        if mode == "dispatch":  # Equinox's calls return when the result is ready
-            rows = [
-                (case, {name: x for name, x in times.items() if name != "eqx"})
-                for case, times in rows
-            ]
-        out += _tables(TITLES[mode], rows) if rows else []
-    return out
+    rows = [
+        [name, *(ratio_cell(times, rival) for rival in rivals)]
+        for name, times in cases.items()
+    ]
+    head = ["case", *(f"over {NAMES[rival]}" for rival in rivals)]
+    what, _, _ = TITLES[mode].partition(",")
+    title = f"eqx_fastjit over each: {what[0].lower()}{what[1:]}"
+    return markdown_table(head, rows, title)

@@ -11,6 +11,7 @@ import functools as ft
 import gc
 import math
 import operator
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -23,10 +24,13 @@ from .case import Call, Case
 
 
 # A round is long enough for the resolution of the clock not to matter.
-_ROUND_SECONDS, _ROUND_CALLS, _LOOP_SECONDS = 4e-3, 10, 0.15
+_ROUND_SECONDS = 4e-3
+_LOOP_SECONDS = 0.15
+_ROUND_CALLS = 10
 _COLD_CALLS = 3
 # Python specializes its bytecode, and allocators and caches fill.
-_WARM_CALLS, _WARM_SECONDS = 40, 0.5
+_WARM_CALLS = 40
+_WARM_SECONDS = 0.5
 # JAX's CPU and GPU clients make a call block if more than 32 computations are waiting.
 _IN_FLIGHT = 30
 
@@ -50,15 +54,18 @@ def interval(values: list[float]) -> Interval:
     assumes nothing about the distribution of the values. Fewer than six
     have the interval from the least to the greatest.
     """
-    ordered, n = sorted(values), len(values)
-    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    below, outside = 0.0, 0
+    ordered = sorted(values)
+    n = len(ordered)
+    # How many values the interval may leave out at either end.
+    outside, probability = 0, 0.0
     for k in range((n + 1) // 2):
-        below += math.comb(n, k) / 2**n
-        if 2 * below > 0.05:
+        probability += math.comb(n, k) / 2**n
+        if 2 * probability > 0.05:
             break
         outside = k
-    return Interval(ordered[outside], middle, ordered[n - 1 - outside])
+
+    median = statistics.median(ordered)
+    return Interval(ordered[outside], median, ordered[n - 1 - outside])
 
 
 def ratios(times: dict[str, list[float]], rival: str) -> list[float]:
@@ -122,7 +129,9 @@ def waiter(out: Any) -> Callable[[Any], Any]:
     ]
     if not paths:
         return jax.block_until_ready
-    getters = [_GETTERS[type(key)](key) for key in min(paths, key=len)]
+
+    shortest = min(paths, key=len)
+    getters = [_GETTERS[type(key)](key) for key in shortest]
 
     def wait(out: Any) -> None:
         for get in getters:
@@ -138,35 +147,42 @@ class Sampler:
     def __init__(self, case: Case, call: Call):
         self.call = call
         self._seconds = {mode: getattr(self, f"_{mode}") for mode in case.modes}
-        self._least = _LOOP_SECONDS if case.loop else _ROUND_SECONDS
-        self._fewest = 1 if case.loop else math.ceil(_ROUND_CALLS / case.steps)
+        # The least length of a round, in seconds and in calls.
+        self._least_seconds = _ROUND_SECONDS
+        self._least_calls = math.ceil(_ROUND_CALLS / case.steps)
+        if case.loop:
+            self._least_seconds, self._least_calls = _LOOP_SECONDS, 1
         self._at_once = max(1, _IN_FLIGHT // case.steps)
-        self._counts: dict[str, int] = {}
+        self._calls: dict[str, int] = {}  # of a round, by mode
 
     def warm(self) -> None:
         """Call until nothing is compiled any more, and choose the length of a round."""
-        least, start = math.inf, time.perf_counter()
+        start = time.perf_counter()
+        of_call = math.inf
         self._wait = waiter(self.call())
         for _ in range(_WARM_CALLS):
-            least = min(least, self._blocked(1))
+            of_call = min(of_call, self._blocked(1))
             if time.perf_counter() - start > _WARM_SECONDS:
                 break
+
         for mode, seconds in self._seconds.items():
-            if least < self._least:
-                least = min(seconds(5) for _ in range(3)) / 5
-            self._counts[mode] = max(self._fewest, int(self._least / least))
+            if of_call < self._least_seconds:
+                of_call = min(seconds(5) for _ in range(3)) / 5
+            calls = int(self._least_seconds / of_call)
+            self._calls[mode] = max(self._least_calls, calls)
 
     def round(self) -> dict[str, float]:
         """Microseconds a call, by mode."""
         gc.collect()
-        self._blocked(min(_COLD_CALLS, self._fewest))
+        self._blocked(min(_COLD_CALLS, self._least_calls))
         return {
-            mode: self._seconds[mode](n) / n * 1e6 for mode, n in self._counts.items()
+            mode: self._seconds[mode](n) / n * 1e6 for mode, n in self._calls.items()
         }
 
     def _dispatch(self, n: int) -> float:
         """Until the calls return. Waiting for the device in between is not timed."""
-        call, seconds = self.call, 0.0
+        call = self.call
+        seconds = 0.0
         for done in range(0, n, self._at_once):
             out = None
             start = time.perf_counter()
@@ -226,6 +242,7 @@ def _round_of(case: Case, calls: dict[str, Call]) -> dict[str, Callable[[], Any]
     """For each contender, the function that times one round."""
     if case.first:
         return {name: ft.partial(_first_call, call) for name, call in calls.items()}
+
     samplers = {name: Sampler(case, call) for name, call in calls.items()}
     for sampler in samplers.values():
         sampler.warm()
@@ -255,18 +272,21 @@ def measure(
 
     **Raises:** `OutputsDiffer` if contenders return different results.
     """
-    times = {} if times is None else times
+    if times is None:
+        times = {}
     calls = case.build(contenders)
     check_equal(calls)
     timed = _round_of(case, calls)
+
     with _without_collections():
         order = list(timed)
         for _ in range(min(rounds, case.rounds or rounds)):
-            found = {name: timed[name]() for name in order}
+            one_round = {name: timed[name]() for name in order}
             for mode in case.modes:
+                by_contender = times.setdefault(mode, {})
                 for name in timed:
-                    by = times.setdefault(mode, {})
-                    by.setdefault(name, []).append(found[name][mode])
+                    by_contender.setdefault(name, []).append(one_round[name][mode])
+
             # No contender is always first, or always after the same one.
             order = order[1:] + order[:1]
     return times

@@ -20,8 +20,10 @@ import jax
 import numpy as np
 from equinox._compile_utils import hashable_combine  # noqa: TID251
 
-from benchmarks import cases, instructions, pages, parser_of
+from benchmarks import cases, instructions, parser_of
+from benchmarks.pages import made_by
 from benchmarks.results_file import new_results
+from benchmarks.table import markdown_table
 
 
 CASES = ("identity", "mlp_8", "gpt")
@@ -49,24 +51,24 @@ def _parts() -> dict[str, dict[str, Any]]:
     The key `""` is the `__getattribute__` of what `filter_jit` returns.
     """
     array = type(jax.numpy.zeros(()))
-    arrays = frozenset((array, np.ndarray))
+    array_types = frozenset((array, np.ndarray))
 
     def bind(signature: Any, args: Any, kwargs: Any, slow: Any = jit._bind) -> Any:
-        plain = not kwargs and len(args) == len(signature.parameters)
-        return (args, kwargs) if plain else slow(signature, args, kwargs)
+        if not kwargs and len(args) == len(signature.parameters):
+            return args, kwargs
+        return slow(signature, args, kwargs)
 
     def read(pytree: Any, _: Any, slow: Any = jit.is_array) -> Any:
         leaves, treedef = jax.tree.flatten(pytree)
-        found = [type(x) in arrays or slow(x) for x in leaves]
-        both = list(zip(leaves, found, strict=True))
-        dynamic = tuple([x if is_array else None for x, is_array in both])
-        return dynamic, (
-            tuple([None if is_array else x for x, is_array in both]),
-            treedef,
-        )
+        are_arrays = [type(x) in array_types or slow(x) for x in leaves]
+        pairs = list(zip(leaves, are_arrays, strict=True))
+        dynamic = tuple([x if is_array else None for x, is_array in pairs])
+        static = tuple([None if is_array else x for x, is_array in pairs])
+        return dynamic, (static, treedef)
 
     def build(out: Any) -> Any:
-        return hashable_combine(out[1], out[2].value)
+        _, dynamic, static = out
+        return hashable_combine(dynamic, static.value)
 
     nothing = SimpleNamespace(addFilter=lambda _: None, removeFilter=lambda _: None)
     logging = SimpleNamespace(getLogger=lambda _: nothing)
@@ -84,18 +86,26 @@ def _parts() -> dict[str, dict[str, Any]]:
         },
         "wait": {"jax": SimpleNamespace(**tracer, Array=())},
     }
-    together = [parts[x] for x in PARTS if x != "read"]
-    return {"": {}, **parts, "all": {k: v for x in together for k, v in x.items()}}
+
+    together: dict[str, Any] = {}
+    for part in PARTS:
+        if part != "read":
+            together |= parts[part]
+    return {"": {}, **parts, "all": together}
 
 
 def _replace(names: dict[str, Any]) -> dict[str, Any]:
-    """Put something in the place of names; what was there."""
-    was: dict[str, Any] = {}
+    """Put something in the place of names. Returns what was there."""
+    before: dict[str, Any] = {}
     for name, value in names.items():
-        home, attribute = (jit, name) if name else (jit._JitWrapper, "__getattribute__")
-        was[name] = getattr(home, attribute)
-        (setattr if name else type.__setattr__)(home, attribute, value)
-    return was
+        if name:
+            before[name] = getattr(jit, name)
+            setattr(jit, name, value)
+        else:
+            before[name] = jit._JitWrapper.__getattribute__
+            # Not by the metaclass, which would wrap it.
+            type.__setattr__(jit._JitWrapper, "__getattribute__", value)
+    return before
 
 
 def _calls(library: str) -> None:
@@ -103,28 +113,29 @@ def _calls(library: str) -> None:
     marks = ctypes.PyDLL(library)
     jax.config.update("jax_enable_compilation_cache", False)
     for part, names in _parts().items():
-        was = _replace(names)
+        before = _replace(names)
         for case in CASES:
-            contenders = ("eqx",) if part else ("eqx", "jit", "ours")
-            calls = cases.CASES[case].build(contenders)
-            calls = {part or who: call for who, call in calls.items()}
+            if part:
+                calls = {part: cases.CASES[case].build(("eqx",))["eqx"]}
+            else:
+                calls = cases.CASES[case].build(("eqx", "jit", "ours"))
             # Python specializes bytecode again after a name was replaced.
             instructions.record(marks, case, calls, warm=300)
-        _replace(was)
+        _replace(before)
         eqx.clear_caches()
 
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: what each part saves, of Equinox's instructions."""
-    counts: dict[str, dict[str, float]] = results["instructions"]
-    rows = [
-        ["instructions of a call", *(f"{by['eqx']:,.0f}" for by in counts.values())]
-    ]
+    by_case: dict[str, dict[str, float]] = results["instructions"]
+    instructions_of_a_call = [f"{counts['eqx']:,.0f}" for counts in by_case.values()]
+    rows = [["instructions of a call", *instructions_of_a_call]]
     for name, words in WORDS.items():
-        saved = [1 - by[name] / by["eqx"] for by in counts.values()]
-        rows.append([words, *(f"{round(100 * x)}%" for x in saved)])
-    table = pages.markdown_table(["", *(f"`{case}`" for case in counts)], rows)
-    return f"{table}\n\n{pages.made_by(results)}"
+        saved = [1 - counts[name] / counts["eqx"] for counts in by_case.values()]
+        rows.append([words, *(f"{round(100 * share)}%" for share in saved)])
+
+    table = markdown_table(["", *(f"`{case}`" for case in by_case)], rows)
+    return f"{table}\n\n{made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -135,12 +146,14 @@ def main(argv: list[str] | None = None) -> int:
     if options.library:
         _calls(options.library)
         return 0
+
     results = new_results("benchmarks.upstream")
     try:
         results["instructions"] = instructions.count("benchmarks.upstream")
     except instructions.CannotCount as e:
         print(f"benchmarks.upstream: {e}", file=sys.stderr)
         return 2
+
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     print(markdown(results))

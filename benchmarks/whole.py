@@ -24,9 +24,10 @@ def _process(name: str, what: str) -> float:
     start = time.perf_counter()
     run = subprocess.run([*command, "--programs", name], capture_output=True, text=True)
     seconds = time.perf_counter() - start
+
     if run.returncode:
-        last = run.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise RuntimeError(f"with {what}: {last[0]}")
+        lines = run.stderr.strip().splitlines() or ["no output"]
+        raise RuntimeError(f"with {what}: {lines[-1]}")
     return seconds
 
 
@@ -36,9 +37,10 @@ def compare(name: str, pairs: int) -> dict[str, Any]:
     Raises `RuntimeError` if a process fails.
     """
     seconds: dict[str, list[float]] = {"eqx": [], "ours": []}
-    for n in range(1, pairs + 1):
+    for i in range(pairs):
         # Neither is always first.
-        for who in sorted(seconds, reverse=n % 2 == 0):
+        order = ("eqx", "ours") if i % 2 == 0 else ("ours", "eqx")
+        for who in order:
             seconds[who].append(_process(name, who))
     return {"name": name, "seconds": seconds}
 
@@ -49,19 +51,19 @@ def markdown(results: dict[str, Any]) -> str:
     Of a file in which programs have more or fewer pairs, the first ones of each are
     used, as many as all have.
     """
-    from benchmarks.pages import made_by, markdown_table
-    from benchmarks.table import ratio_cell
-    from benchmarks.timing import interval, ratios
+    from benchmarks.pages import made_by
+    from benchmarks.table import markdown_table, ratio_cell
+
+    programs = results["programs"]
+    pairs = min(len(x) for entry in programs for x in entry["seconds"].values())
+    rows = []
+    for entry in programs:
+        seconds = {who: x[:pairs] for who, x in entry["seconds"].items()}
+        medians = [statistics.median(seconds[who]) for who in ("eqx", "ours")]
+        shown = [f"{median:.2f}" for median in medians]
+        rows.append([entry["title"], *shown, ratio_cell(seconds, "eqx")])
 
     head = ["program", "equinox,\u00a0s", "eqx_fastjit,\u00a0s", "over equinox"]
-    rows = []
-    pairs = min(len(x) for e in results["programs"] for x in e["seconds"].values())
-    for entry in results["programs"]:
-        seconds = {who: x[:pairs] for who, x in entry["seconds"].items()}
-        wall = [f"{statistics.median(seconds[who]):.2f}" for who in ("eqx", "ours")]
-        ratio = ratio_cell(interval(ratios(seconds, "eqx")))
-        shown = f"**{ratio.text}**" if ratio.is_faster else ratio.text
-        rows.append([entry["title"], *wall, shown])
     made = f"{pairs} pairs of each program. {made_by(results)}"
     return f"{markdown_table(head, rows)}\n\n{made}"
 
@@ -77,22 +79,28 @@ def main(argv: list[str] | None = None) -> int:
         import eqx_fastjit
 
         eqx_fastjit.install()
+
     # Imported late: libraries decorate their functions when they are imported.
     from benchmarks.programs import PROGRAMS
 
     if options.child:
         PROGRAMS[options.programs]()
         return 0
+
     from benchmarks.results_file import collect
 
-    def entry(name: str) -> dict[str, Any]:
-        found = compare(name, options.pairs)
-        return {**found, "title": PROGRAMS[name].__doc__}
+    names = list(PROGRAMS)
+    if options.programs:
+        names = options.programs.split(",")
+    for name in names:
+        if name not in PROGRAMS:
+            parser.error(f"no program {name!r}; there are {', '.join(PROGRAMS)}")
 
-    names = options.programs.split(",") if options.programs else list(PROGRAMS)
-    if unknown := [name for name in names if name not in PROGRAMS]:
-        parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    return collect("benchmarks.whole", names, entry, options.json, markdown)
+    def measure(name: str) -> dict[str, Any]:
+        title = PROGRAMS[name].__doc__
+        return {**compare(name, options.pairs), "title": title}
+
+    return collect("benchmarks.whole", names, measure, options.json, markdown)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import contextlib
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.tree_util as jtu
@@ -34,6 +34,66 @@ COPIED_BYTES = 1 << 20
 # What calls of a plan wait for: any of the first two. Or that is not known yet, unless
 # that there are no callbacks.
 ARGUMENTS, RESULTS, UNKNOWN, NO_CALLBACKS = 1, 2, -1, -2
+
+
+# Why a call waits: `asynchronous=False` asks for it; it is needed, whatever that says;
+# or arrays of NumPy are transferred first.
+Why = Literal["asked", "needed", "transfer"]
+
+
+class Observer(Protocol):
+    """Makes the calls of all jitted functions, and is told what they wait for.
+
+    `_engine.observe` sets it. It is asked in every thread, and must not raise.
+    """
+
+    def clock(self) -> Any:
+        """A call begins. What this returns is passed on to `call`."""
+
+    def call(
+        self,
+        jitted: Any,
+        specialization: Any,
+        values: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        numpy_bytes: int,
+        began: Any,
+    ) -> Any:
+        """Return, or raise, what `jitted(*arrays)` does.
+
+        **Arguments:**
+
+        - `jitted`: what is compiled for the call.
+        - `specialization`: that of the call.
+        - `values`: the bound arguments, as the user passed them.
+        - `arrays`: their arrays, of which those of NumPy are copied or transferred.
+        - `numpy_bytes`: the bytes of those of NumPy.
+        - `began`: what `clock` returned, or `None` if it was not asked.
+        """
+
+    def waiting(
+        self, arrays: Sequence[Any], why: Why
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Within this context, a call waits until these arrays are ready."""
+        ...
+
+
+# The one that observes, if any.
+observer: Observer | None = None
+
+
+def _wait_for(arrays: Sequence[Any], why: Why) -> None:
+    """Wait until arrays are ready; without any, for the effects of a call."""
+    if observer is None:
+        block_until_ready(arrays)
+        if not arrays:
+            effects_barrier()
+        return
+
+    with observer.waiting(arrays, why):
+        block_until_ready(arrays)
+        if not arrays:
+            effects_barrier()
 
 
 def is_cpu(device: Any) -> bool:
@@ -82,7 +142,8 @@ def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
                 return None
             with jax.default_device(device):
                 put = jax.device_put([x for x in arrays if isinstance(x, np.ndarray)])
-            left = iter(block_until_ready(put))
+            _wait_for(put, "transfer")
+            left = iter(put)
             _remember(put)
     except Exception:  # a tracer, or what JAX does not take: then the call says so
         return None
@@ -118,6 +179,7 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
     Under an eager transformation, such as `jax.grad`, tracers have arrays inside, maybe
     of NumPy, of which there is no copy. As a part of a trace a call never waits.
     """
+    why = "needed" if waits & RESULTS else "asked"
     if any(isinstance(x, Tracer) for x in (*arguments, *results)):
         tracers = [x for x in arguments if isinstance(x, Tracer)]
         inside = [array for x in tracers for array in values_inside(x)]
@@ -141,9 +203,10 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
             waits = RESULTS
         elif any(x.is_deleted() for x in unknown):  # it was donated
             waits |= RESULTS
-    block_until_ready(results if waits & RESULTS else unknown)
-    if waits & RESULTS and not results:
-        effects_barrier()
+    if waits & RESULTS:
+        _wait_for(results, why)
+    elif unknown:
+        _wait_for(unknown, why)
     if waits & ARGUMENTS:
         _remember(results)
 

@@ -2,8 +2,9 @@
 
 import collections
 import contextlib
-import importlib
+import importlib.machinery
 import os
+import sys
 import warnings
 from typing import Any, TYPE_CHECKING
 
@@ -12,8 +13,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from . import _facts, _reference, _statics
-from ._blocking import COPIED_BYTES, transferred
+from . import _blocking, _facts, _reference, _statics
+from ._blocking import COPIED_BYTES, Observer, transferred
 from ._errors import hide_callback_log
 from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
@@ -21,6 +22,20 @@ from ._result import Handle, steps_of
 
 
 _ENGINES = ("auto", "native", "python")
+
+
+def _why_absent() -> str:
+    """Why there is no C extension beside this file."""
+    here = os.path.dirname(__file__)
+    folders = [os.path.join(x, os.path.basename(here)) for x in sys.path]
+    installed = importlib.machinery.PathFinder.find_spec("_native", folders)
+    if installed is None or installed.origin is None:
+        return "was not built"
+    return (
+        f"was not built in {here}, which is imported in place of the installed "
+        f"{os.path.dirname(installed.origin)} (`pip install -e .` builds it there, or "
+        "run the program in another folder)"
+    )
 
 
 def _choose() -> Any:
@@ -39,7 +54,7 @@ def _choose() -> Any:
             chosen.setup(*own, _statics.sorted_keys, *others, COPIED_BYTES)
         except (ImportError, TypeError) as e:  # or of another version of this library
             is_absent = isinstance(e, ModuleNotFoundError)
-            why = "was not built" if is_absent else f"cannot be loaded ({e})"
+            why = _why_absent() if is_absent else f"cannot be loaded ({e})"
             if wanted == "native":
                 raise Misconfigured(
                     f"EQX_FASTJIT_ENGINE=native, but the C extension {why}."
@@ -117,6 +132,16 @@ def engine() -> str:
     native if the extension was built.
     """
     return "python" if ENGINE is _reference else "native"
+
+
+def observe(observer: Observer | None) -> Observer | None:
+    """Have all calls made by an observer, or by nobody. Returns the one before."""
+    before, _blocking.observer = _blocking.observer, observer
+    if observer is None:
+        ENGINE.set_observer(None, None)
+    else:
+        ENGINE.set_observer(observer.clock, observer.call)
+    return before
 
 
 def forget_readers() -> None:

@@ -83,7 +83,9 @@ def hide_callback_log(is_calling: Callable[[], bool]) -> None:
     """
 
     def is_shown(record: logging.LogRecord) -> bool:
-        return record.getMessage() != "jax.pure_callback failed" or not is_calling()
+        # (Not `getMessage()`, which raises of a record whose arguments do not fit.)
+        is_callback = record.msg == "jax.pure_callback failed"
+        return not is_callback or not is_calling()
 
     logging.getLogger("jax._src.callback").addFilter(is_shown)
 

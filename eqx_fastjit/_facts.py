@@ -254,7 +254,7 @@ class Compilation:
 
 
 # What each thread is compiling: the innermost, by the thread's number.
-compilations: dict[int, Compilation | None] = {}
+compilations: dict[int, Compilation] = {}
 # The module of the engine, which knows the specialization that this thread is calling.
 _engine: Any = None
 
@@ -354,7 +354,11 @@ def close(
         for watcher in tuple(watchers):
             watcher.complete(fact, None if fact.is_part else arguments)
     finally:
-        compilations[threading.get_ident()] = now.outer
+        thread = threading.get_ident()
+        if now.outer is None:
+            del compilations[thread]
+        else:
+            compilations[thread] = now.outer
     return True
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from . import _callables, _facts
 from ._blocking import ARGUMENTS, block, RESULTS, UNKNOWN, what_to_wait_for
@@ -21,7 +22,7 @@ from ._engine import ENGINE, forget_readers
 from ._errors import clearer
 from ._options import arguments_of_jit, Options
 from ._private import on_clear_caches, Tracer, values_inside
-from ._statics import is_array, partition, Structure
+from ._statics import is_array, partition, Structure, Walk
 from ._traced import calls_back, FlatFunction
 
 
@@ -122,8 +123,7 @@ class Function:
         made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
         if made.static_numpy:
-            _drop_changed_arrays()
-            _with_numpy[id(made)] = made
+            _drop_changed_arrays(made, values)
         if _is_certain(made, structure, values, abstract):
             made.flat.kept = True
             if len(self.table) >= _MAX_SPECIALIZATIONS:
@@ -253,20 +253,30 @@ def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[
     return paths
 
 
-# By `id`, as they may be equal.
-_with_numpy: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+# What was made with static arrays of NumPy, by the `id` of such an array and its own
+# (for it may be equal to another).
+_with_numpy: weakref.WeakValueDictionary[tuple[int, int], Any] = (
+    weakref.WeakValueDictionary()
+)
 
 
-def _drop_changed_arrays() -> None:
-    """Drop what was made with static arrays of NumPy that were changed since.
+def _drop_changed_arrays(made: Any, values: tuple[Any, ...]) -> None:
+    """Drop what was made with a static array of NumPy that was changed since.
 
     JAX converts an array of 64 bits when it is traced, and finds the copy again by the
-    array's identity for as long as any trace has it: a new one would get old values.
+    array's identity for as long as any trace has it: a new one would get old values. So
+    only the arrays of the new one are asked for: to read an array takes a while.
     """
-    for specialization in list(_with_numpy.values()):
-        function = specialization.flat.function() if specialization.is_stale() else None
-        if function is not None:
+    statics = Walk(values).mutables
+    arrays = {id(x) for x in statics if isinstance(x, np.ndarray)}
+    for reference in _with_numpy.valuerefs():
+        array, _ = reference.key
+        specialization = reference() if array in arrays else None
+        if specialization is None or not specialization.is_stale():
+            continue
+        if (function := specialization.flat.function()) is not None:
             function.forget(specialization)
+    _with_numpy.update({(array, id(made)): made for array in arrays})
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

@@ -22,15 +22,19 @@ def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     return filter_jit(*fun, asynchronous=asynchronous, **options)
 
 
-_installed: Any = equinox_filter_jit  # or one of ours
+# What Equinox's modules have as `filter_jit`: their own, `filter_jit` or `_blocking`.
+_installed: Any = equinox_filter_jit
 
 
-def _put(choice: Any) -> None:
+def _replace_with(choice: Any) -> None:
     """Replace what is installed in each loaded module of Equinox."""
     global _installed
+
     for name, module in list(sys.modules.items()):
-        is_equinox = name.partition(".")[0] == "equinox"
-        if is_equinox and getattr(module, "filter_jit", None) is _installed:
+        package, _, _ = name.partition(".")
+        if package != "equinox":
+            continue
+        if getattr(module, "filter_jit", None) is _installed:
             module.__dict__["filter_jit"] = choice
     _installed = choice
 
@@ -50,13 +54,13 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    make_options("none", asynchronous, {})  # checks it
-    _put(filter_jit if asynchronous else _blocking)
+    make_options("none", asynchronous, {})  # checks the type
+    _replace_with(filter_jit if asynchronous else _blocking)
 
 
 def uninstall() -> None:
     """Restore Equinox's own `filter_jit`, if `install()` has replaced it."""
-    _put(equinox_filter_jit)
+    _replace_with(equinox_filter_jit)
 
 
 @contextlib.contextmanager
@@ -70,4 +74,4 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        _put(before)
+        _replace_with(before)

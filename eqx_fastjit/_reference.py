@@ -4,6 +4,7 @@ It has the names of `_native`, and runs where that could not be built, or where
 `EQX_FASTJIT_ENGINE=python` asks for it. The tests compare the two.
 """
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,17 @@ def set_active(specialization: Any) -> Any:
     return outer
 
 
+# Of the observer that `_engine.observe` sets, or `None`.
+_clock: Any = None
+_call: Any = None
+
+
+def set_observer(clock: Any, call: Any) -> None:
+    """Have every call made by `call`, which is given what `clock` returned before."""
+    global _clock, _call
+    _clock, _call = clock, call
+
+
 _calls: list[Any] = []  # those under way, in all threads
 
 
@@ -116,15 +128,19 @@ def same_handle(handle: Any, _: Any) -> Any:
     return handle
 
 
-def _own(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
+def _numpy_bytes(arrays: Sequence[Any]) -> int:
+    """The bytes of those arrays of a call that are of NumPy."""
+    return sum(x.nbytes for x in arrays if isinstance(x, np.ndarray))
+
+
+def _own(arrays: Sequence[Any], numpy_bytes: int) -> tuple[Sequence[Any], bool]:
     """The arrays of a call, of which those of NumPy are copied, or transferred.
 
     And whether any is still the user's. JAX does not always copy an array of NumPy, and
     the caller may write to it before the device is done. So it is copied, if all of
     them are small; else it is transferred, or the call blocks.
     """
-    n_bytes = [x.nbytes for x in arrays if isinstance(x, np.ndarray)]
-    if sum(n_bytes) > COPIED_BYTES:
+    if numpy_bytes > COPIED_BYTES:
         put = transferred(arrays)
         return put or arrays, put is None
     return [x.copy() if isinstance(x, np.ndarray) else x for x in arrays], False
@@ -142,6 +158,10 @@ class Callable:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         function, table, _, bind, _, *targets = self._parts  # C spares work by others
+        began = None
+        if _clock is not None:
+            with contextlib.suppress(Exception):
+                began = _clock()
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
@@ -152,9 +172,15 @@ class Callable:
             if specialization is None or specialization.is_stale():
                 specialization, arrays = function.specialize(values)
             set_active(specialization)
-            arrays, reads_numpy = _own(arrays)
+            numpy_bytes = _numpy_bytes(arrays)
+            arrays, reads_numpy = _own(arrays, numpy_bytes)
             (target,) = targets or [specialization.jitted]
-            results, plan = split_output(target(*arrays))
+            if _call is None:
+                out = target(*arrays)
+            else:
+                told = tuple(arrays), numpy_bytes, began
+                out = _call(target, specialization, values, *told)
+            results, plan = split_output(out)
             is_new = _here.is_new or plan.blocks < 0
             function.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy

@@ -13,6 +13,7 @@ import enum
 import struct
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -350,13 +351,19 @@ class Walk:
             self._later((state,), True)
 
 
-_readers: dict[_Same, Reader] = {}  # by type
+# By the `id` of a type, as a metaclass may compare its classes by an `__eq__`. Those of
+# types that have died are dropped.
+_readers: dict[int, Reader] = {}
 
 
 def known_reader(x: Any) -> Reader:
     """The reader for the type of a value, chosen when it is first read."""
-    cls = _Same(type(x))
-    return _readers.get(cls) or _readers.setdefault(cls, reader_of(x))
+    cls = type(x)
+    known = _readers.get(id(cls))
+    if known is None:
+        known = _readers[id(cls)] = reader_of(x)
+        weakref.finalize(cls, _readers.pop, id(cls), None).atexit = False
+    return known
 
 
 def forget_readers() -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import inspect
+import sys
+import threading
 import types
 import warnings
 import weakref
@@ -116,14 +118,45 @@ class FlatFunction:
         return tree, handle
 
 
+# How JAX's warning about donated buffers begins.
+_UNUSABLE = "Some donated buffers were not usable"
+
+
+class _UnusableHere:
+    """The pattern of a filter: that warning, in one thread."""
+
+    def __init__(self) -> None:
+        self.thread: int | None = threading.get_ident()
+
+    def match(self, text: str) -> bool:
+        return text.startswith(_UNUSABLE) and self.thread == threading.get_ident()
+
+
 @contextlib.contextmanager
 def quiet_donation() -> Iterator[None]:
-    """Hide JAX's warning about donated buffers that it cannot use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Some donated buffers were not usable*"
-        )
+    """Hide JAX's warning about donated buffers that it cannot use.
+
+    Other threads may be in here, too, in any order: `warnings.catch_warnings` would
+    restore the filters of the one that came first, with those of the others in them.
+    (Unless each thread has its own, as Python 3.14 may be asked for.)
+    """
+    if getattr(sys.flags, "context_aware_warnings", False):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_UNUSABLE)
+            yield
+        return
+    pattern = _UnusableHere()
+    filters: Any = warnings.filters
+    quiet = ("ignore", pattern, UserWarning, None, 0)
+    filters.insert(0, quiet)
+    try:
         yield
+    finally:
+        pattern.thread = None  # in copies that others have made
+        current: Any = warnings.filters
+        for kept in (filters, current):
+            with contextlib.suppress(ValueError):
+                kept.remove(quiet)
 
 
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:

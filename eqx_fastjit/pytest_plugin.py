@@ -4,6 +4,7 @@ pytest loads this file in every session of an environment that has eqx_fastjit, 
 imports nothing of JAX until a test asks for it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,8 +36,12 @@ def retrace_guard() -> Any:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run a marked test under its guard."""
     marker = item.get_closest_marker("retrace_guard")
-    if marker is None and not item.config.getoption("--retrace-guard"):
-        return (yield)
-    args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
-    with eqx_fastjit.insight.guard(*args, **kwargs):
+    if marker is not None:
+        guard = eqx_fastjit.insight.guard(*marker.args, **marker.kwargs)
+    elif item.config.getoption("--retrace-guard"):
+        guard = eqx_fastjit.insight.guard()
+    else:
+        guard = contextlib.nullcontext()
+
+    with guard:
         return (yield)

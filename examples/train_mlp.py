@@ -1,6 +1,6 @@
 """Trains an MLP by optax: a step under `filter_jit`, without faults.
 
-`eqx-fastjit doctor examples/train_mlp.py` finds nothing to mend: the optimiser is made
+`eqx-fastjit doctor examples/train_mlp.py` finds nothing to fix: the optimiser is made
 once, all batches have one size, and the loss is read once per epoch.
 """
 

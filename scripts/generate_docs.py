@@ -43,10 +43,13 @@ def _results(name: str) -> Any:
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     """A command of `eqx-fastjit`, as on a terminal of 80 columns."""
-    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    command = [sys.executable, "-m", "eqx_fastjit", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+        [sys.executable, "-m", "eqx_fastjit", *words],
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
 
@@ -57,7 +60,8 @@ def _help(name: str, page: Path) -> str:
         return f"```text\n{_run(*words, '--help').stdout.rstrip()}\n```"
 
     commands = re.findall(r"^    (\w+) ", shown(), re.MULTILINE)
-    return "\n\n".join([shown(), *(f"## {x}\n\n{shown(x)}" for x in commands)])
+    sections = [f"## {command}\n\n{shown(command)}" for command in commands]
+    return "\n\n".join([shown(), *sections])
 
 
 def _doctor(name: str, page: Path) -> str:
@@ -69,11 +73,12 @@ def _doctor(name: str, page: Path) -> str:
         sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
     """
     text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr
-    text = text.strip().partition("\nAn event file")[0]
+    text, _, _ = text.strip().partition("\nAn event file")
     if name == "first":
-        headline, rows = text.partition("\n2 ")[0].split("\n1 ")
-        command, said = headline.replace("\n", " ").replace(":", "").split(" ran ")
-        text = f"$ {command}\n{textwrap.fill('ran ' + said, 80)}\n1 {rows}\n..."
+        until_second_row, _, _ = text.partition("\n2 ")
+        head, first_row = until_second_row.split("\n1 ")
+        command, seconds = head.replace("\n", " ").replace(":", "").split(" ran ")
+        text = f"$ {command}\n{textwrap.fill(f'ran {seconds}', 80)}\n1 {first_row}\n..."
     return "\n".join(["```text", *map(str.rstrip, text.splitlines()), "```"])
 
 
@@ -139,8 +144,11 @@ def _take_picture() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = f"{folder}/doctor.html"
         _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
-        path, sandbox = shutil.which("chromium"), ["--no-sandbox"]
-        with playwright.chromium.launch(executable_path=path, args=sandbox) as browser:
+
+        chromium = shutil.which("chromium")
+        with playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox"]
+        ) as browser:
             for scheme in ("light", "dark"):
                 size = {"width": 900, "height": 560}
                 page = browser.new_page(viewport=size, color_scheme=scheme)

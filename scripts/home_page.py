@@ -21,8 +21,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
     text = re.sub(r"\]\((CONTRIBUTING|CHANGELOG)\.md", lambda x: x[0].lower(), text)
+    text = text.replace("](docs/", "](")
+
     # The site has room for the doctor's page, of which the README has the first lines.
     image = "![The doctor's page](assets/doctor-{0}.png#only-{0})\n"
-    pictures = "".join(map(image.format, ("light", "dark")))
+    images = image.format("light") + image.format("dark")
     end = "<!-- /generated:doctor-first -->"
-    return text.replace("](docs/", "](").replace(end, f"{end}\n\n{pictures}")
+    return text.replace(end, f"{end}\n\n{images}")

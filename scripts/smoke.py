@@ -5,8 +5,9 @@
 The argument is the engine that must be in use. Run by `.ci/run` and by cibuildwheel.
 """
 
+import json
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution
 
 import equinox as eqx
 import jax
@@ -16,14 +17,25 @@ import eqx_fastjit
 
 
 wanted = sys.argv[1]
-# The installed package, not a checkout.
-assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
-assert eqx_fastjit.__version__ == version("eqx_fastjit")
+installed = distribution("eqx_fastjit")
+assert eqx_fastjit.__version__ == installed.version
 assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()
 
-model, x = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0)), jnp.ones(2)
-apply = eqx_fastjit.filter_jit(lambda model, x, power: (model(x) ** power, power))
+# The installed package, not a checkout; unless that is what was installed.
+origin = json.loads(installed.read_text("direct_url.json") or "{}")
+is_editable = origin.get("dir_info", {}).get("editable", False)
+assert is_editable or "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
+
+
+@eqx_fastjit.filter_jit
+def apply(model, x, power):
+    return model(x) ** power, power
+
+
+model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
+x = jnp.ones(2)
 for power in (1, 2, 1):
-    y, same = apply(model, x, power)
-    assert jnp.allclose(y, model(x) ** power, rtol=1e-5) and same == power, y
+    y, static = apply(model, x, power)
+    assert jnp.allclose(y, model(x) ** power, rtol=1e-5), y
+    assert static == power, static
 print(f"eqx_fastjit {eqx_fastjit.__version__} works: {wanted} engine")

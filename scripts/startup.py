@@ -36,18 +36,23 @@ def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
     import eqx_fastjit
     from benchmarks import contenders
 
-    found: list[tuple[Any, tuple[Any, ...]]] = []
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
 
     def filter_jit(fun: Any) -> Any:
         jitted = eqx_fastjit.filter_jit(fun)
-        # A loop takes its arguments for what it carries on.
-        return lambda *args: found.append((jitted, args)) or args
+
+        def record(*args: Any) -> Any:
+            calls.append((jitted, args))
+            return args  # a loop carries on what is returned
+
+        return record
 
     contenders.FILTER_JITS["ours"] = filter_jit  # before the cases use it
     from benchmarks.cases import CASES
 
-    CASES[name].build(("ours",))["ours"]()
-    return found[0]
+    call = CASES[name].build(("ours",))["ours"]
+    call()
+    return calls[0]
 
 
 def _export(name: str, path: str) -> None:
@@ -68,6 +73,7 @@ def _first_result(name: str, path: str, way: str) -> float:
         jax.config.update("jax_compilation_cache_dir", f"{path}-cache")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
     start = time.perf_counter()
     if way in ("portable", "compiled"):
         function = eqx_fastjit.load(path, example=args, trusted=way == "compiled")
@@ -88,6 +94,7 @@ def _later_calls(name: str, path: str) -> list[float]:
         "jitted": lambda: lambda: function(*args),
     }
     case = Case(name, "", "", lambda: makers, tuple(makers))
+
     times = measure(case, _CALL_ROUNDS)["blocked"]
     return [a / b for a, b in zip(times["loaded"], times["jitted"], strict=True)]
 
@@ -110,6 +117,7 @@ def measure(name: str) -> dict[str, Any]:
         _in_a_process(_export, name, path)
         for way in ("cached", "portable"):  # to fill the cache
             _in_a_process(_first_result, name, path, way)
+
         for _ in range(_ROUNDS):
             for way in WAYS:
                 seconds[way].append(_in_a_process(_first_result, name, path, way))
@@ -119,17 +127,22 @@ def measure(name: str) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: each way to start, over a start from scratch."""
-    from benchmarks.pages import made_by, markdown_table
+    from benchmarks.pages import made_by
+    from benchmarks.table import markdown_table
 
-    over = [f"{way} / scratch" for way in WAYS[1:]]
-    rows: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for entry in results["programs"]:
         scratch, *others = map(statistics.median, entry["seconds"].values())
+        over_scratch = [seconds / scratch for seconds in others]
         calls = statistics.median(entry["calls"])
-        rows[f"`{entry['name']}`"] = [scratch, *(x / scratch for x in others), calls]
-    rows["median"] = [*map(statistics.median, zip(*rows.values(), strict=True))]
-    cells = [[name, *(f"{x:.2f}" for x in row)] for name, row in rows.items()]
-    table = markdown_table(["function", "scratch, s", *over, "calls"], cells)
+        figures[f"`{entry['name']}`"] = [scratch, *over_scratch, calls]
+    columns = zip(*figures.values(), strict=True)
+    figures["median"] = [statistics.median(column) for column in columns]
+
+    over = [f"{way} / scratch" for way in WAYS[1:]]
+    head = ["function", "scratch, s", *over, "calls"]
+    rows = [[name, *(f"{x:.2f}" for x in row)] for name, row in figures.items()]
+    table = markdown_table(head, rows)
     return f"{table}\n\n{made_by(results)}"
 
 

@@ -43,7 +43,8 @@ class Block(eqx.Module):
         self.mlp = eqx.nn.MLP(width, width, 2 * width, 1, jax.nn.gelu, key=key_mlp)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y, causal = jax.vmap(self.norm_1)(x), jnp.tri(x.shape[0], dtype=bool)
+        y = jax.vmap(self.norm_1)(x)
+        causal = jnp.tri(x.shape[0], dtype=bool)
         x = x + self.attention(y, y, y, mask=causal)
         return x + jax.vmap(self.mlp)(jax.vmap(self.norm_2)(x))
 
@@ -145,6 +146,7 @@ def cnn() -> Makers:
     model, state = filled(lambda: eqx.nn.make_with_state(CNN)(key=jr.key(0)))
     optimiser = optax.sgd(1e-3, momentum=0.9, nesterov=True)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+
     images = jnp.sin(jnp.arange(96.0) / 7).reshape(2, 3, 4, 4)
     return of_loop(step, (model, state, opt_state), (images, jnp.array([3, 7])))
 

@@ -55,10 +55,9 @@ def unsorted_parameters() -> Makers:
     def apply(params: dict, x: jax.Array) -> jax.Array:
         for i in range(12):
             block = params[f"block_{i}"]
-            attention = block["attention"]
-            x = _block(
-                block, x, x[None] @ attention["key"], x[None] @ attention["value"]
-            )
+            keys = x[None] @ block["attention"]["key"]
+            values = x[None] @ block["attention"]["value"]
+            x = _block(block, x, keys, values)
         return x
 
     return of_function(apply, _blocks(12), jnp.ones(8))
@@ -67,16 +66,14 @@ def unsorted_parameters() -> Makers:
 @case("zoo", "decoding by 6 blocks, with a cache of dictionaries")
 def decoder_cache() -> Makers:
     def step(cache: dict, x: jax.Array, params: dict):
-        new, position = {}, cache["position"]
+        layers, position = {}, cache["position"]
         for name, block in params.items():
             old, attention = cache["layers"][name], block["attention"]
-            rows = {"keys": attention["key"] @ x, "values": attention["value"] @ x}
-            seen = {
-                key: old[key].at[position % 4].set(row) for key, row in rows.items()
-            }
-            new[name] = {"step": old["step"] + 1, **seen}
-            x = _block(block, x, seen["keys"], seen["values"])
-        return {"position": position + 1, "layers": new}, x, x.sum()
+            keys = old["keys"].at[position % 4].set(attention["key"] @ x)
+            values = old["values"].at[position % 4].set(attention["value"] @ x)
+            layers[name] = {"step": old["step"] + 1, "keys": keys, "values": values}
+            x = _block(block, x, keys, values)
+        return {"position": position + 1, "layers": layers}, x, x.sum()
 
     params, empty, zero = _blocks(6), jnp.zeros((4, 8)), jnp.zeros((), int)
     layers = {name: {"step": zero, "keys": empty, "values": empty} for name in params}
@@ -168,6 +165,34 @@ def configurations_20() -> Makers:
         return x
 
     return _with_static(apply, configs, tuple)
+
+
+# --- a vocabulary
+
+
+class Tagger(eqx.Module):
+    """Scores each word of a sentence, and knows which words there are."""
+
+    embedding: eqx.nn.Embedding
+    head: eqx.nn.Linear
+    words: tuple[str, ...] = eqx.field(static=True)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return jax.vmap(self.head)(jax.vmap(self.embedding)(tokens))
+
+
+@case("zoo", "a model with a vocabulary of 200 words in a static field")
+def vocabulary() -> Makers:
+    words = tuple(f"word_{i}" for i in range(200))
+
+    def make() -> Tagger:
+        embedding = eqx.nn.Embedding(len(words), 8, key=jr.key(0))
+        return Tagger(embedding, eqx.nn.Linear(8, 4, key=jr.key(1)), words)
+
+    def apply(model: Tagger, tokens: jax.Array) -> jax.Array:
+        return model(tokens)
+
+    return of_function(apply, filled(make), jnp.arange(6))
 
 
 # --- an activation of its own for each layer

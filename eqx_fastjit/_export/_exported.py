@@ -4,9 +4,10 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import dataclasses
 import importlib.util
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +29,19 @@ from ._tree import Encoder, ExportError, Line, split
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call of a function: `values` has one for each parameter of `signature`.
+
+    The instance of a bound method is not among them.
+    """
+
+    name: str
+    signature: inspect.Signature
+    values: tuple[Any, ...]
+    donate: str
+
+
 class Exported:
     """A function that was traced for certain arguments, and can be saved to a file.
 
@@ -39,54 +53,45 @@ class Exported:
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
-        function = jitted._function
-        name: str = function.info.name
-        parameters = list(function.signature.parameters.values())
-        n = len(getattr(jitted, "args", ()))  # a bound method has its instance
-        _, values = function.fun_and_values(jitted._bind(*args, **kwargs))
-        if n and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
-            raise ExportError(f"the instance of {name} is one of `*args`: name it.")
-        free = inspect.Signature(parameters[n:])
-        self._arrays, refs = split(values[n:])
+        call = _bind(jitted, args, kwargs)
+        self._arrays, refs = split(call.values)
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        described = list(map(_describe, parameters[n:], values[n:], refs))
-        structure, result = partition(values[n:])[1], Encoder(to_build=True)
+        parameters = call.signature.parameters.values()
+        described = list(map(_describe, parameters, call.values, refs))
 
-        # The arrays of a Module that is called, or of an instance, are constants.
-        def call(*arrays: Any) -> list[Any]:
-            args, kwargs = to_call(free, structure.rebuild(arrays))
-            out, refs = split(jitted(*args, **kwargs))
-            result.lines.clear()
-            result.write(refs, "<result>")
-            return out
+        result = Encoder(to_build=True)
+        self._function_of_arrays = _function_of_arrays(jitted, call, result)
+        positional, _ = to_call(call.signature, call.values)
+        donated_arrays = donated(call.donate, positional, len(self._arrays), True)
+        self._options: dict[str, Any] = {"donate_argnums": donated_arrays}
+        traced = self._trace()
 
-        call.__name__ = call.__qualname__ = name
-        self._call = call
-        donate: str = function.options.donate
-        donate = donate.removesuffix("-except-first") if n else donate
-        passed, _ = to_call(free, values[n:])
-        indices = donated(donate, passed, len(self._arrays), True)
-        self._options: dict[str, Any] = {"donate_argnums": indices}
+        self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
+        self._shardings += jtu.tree_leaves(jitted._function.options.jit_kwargs)
+        self._header: dict[str, Any] = {
+            "made_by": f"JAX {jax.__version__}",
+            "name": call.name,
+            "doc": inspect.getdoc(getattr(jitted, "func", jitted)),
+            "parameters": described,
+            "result": result.lines,
+            "weak_types": [x.weak_type for x in traced.out_info],
+            "donate": call.donate,
+        }
+
+    def _trace(self) -> jax.stages.Traced:
+        """Trace the function, which fills the lines of its result."""
+        jitted = jax.jit(self._function_of_arrays, **self._options)
         with quiet_donation():
-            traced = jax.jit(call, **self._options).trace(*self._arrays)
+            traced = jitted.trace(*self._arrays)
             if has_host_callbacks(traced):
+                name = self._function_of_arrays.__name__
                 raise ExportError(
                     f"{name} has host callbacks, which call Python and cannot be "
                     "exported. Remove them (`jax.debug.print`, `jax.pure_callback`); "
                     "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
                 )
-        self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
-        self._shardings += jtu.tree_leaves(function.options.jit_kwargs)
-        self._header: dict[str, Any] = {
-            "made_by": f"JAX {jax.__version__}",
-            "name": name,
-            "doc": inspect.getdoc(getattr(jitted, "func", jitted)),
-            "parameters": described,
-            "result": result.lines,
-            "weak_types": [x.weak_type for x in traced.out_info],
-            "donate": donate,
-        }
+        return traced
 
     def __repr__(self) -> str:
         return f"<Exported of {self._header['name']}>"
@@ -120,26 +125,75 @@ class Exported:
         `ValueError`, with the reason, if the function cannot be saved in this way, and
         `OSError` if the file cannot be written.
         """
-        if compiled and any(type(d) is not int for x in self._arrays for d in x.shape):
+        sizes = [size for x in self._arrays for size in x.shape]
+        if compiled and any(type(size) is not int for size in sizes):
             raise ExportError("`compiled=True` needs sizes, and some are symbolic.")
         if platforms is not None and not set(platforms) <= {*_PLATFORMS}:
             raise ExportError(f"{platforms=}: expected some of {_PLATFORMS}.")
+
+        function, arrays, options = (
+            self._function_of_arrays,
+            self._arrays,
+            self._options,
+        )
         header = {**self._header, "vjp_order": vjp_order}
-        sections, options = {}, self._options
+        sections: dict[str, bytes] = {}
         with _format.replacing(path) as file, quiet_donation():
             if compiled:
-                code, shardings = compile_native(self._call, self._arrays, options)
-                header["made_for"], sections["compiled"] = environment(), code
+                code, shardings = compile_native(function, arrays, options)
+                header["made_for"] = environment()
+                sections["compiled"] = code
                 options = options | shardings
-            jitted = jax.jit(self._call, **options)
+
+            jitted = jax.jit(function, **options)
             try:
-                exported = jax.export.export(jitted, platforms=platforms)(*self._arrays)
+                exported = jax.export.export(jitted, platforms=platforms)(*arrays)
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
             except (ValueError, NotImplementedError) as e:
                 raise ExportError(f"{header['name']} cannot be exported: {e}") from e
-            n = exported.nr_devices
-            header["mesh"] = _mesh(n, self._shardings) if n > 1 else None
+
+            header["mesh"] = None
+            if exported.nr_devices > 1:
+                header["mesh"] = _mesh(exported.nr_devices, self._shardings)
             _format.write(file, header, sections)
+
+
+def _bind(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    """Bind the arguments of a call of a jitted function or bound method."""
+    function = jitted._function
+    name: str = function.info.name
+    donate: str = function.options.donate
+    parameters = list(function.signature.parameters.values())
+    _, values = function.fun_and_values(jitted._bind(*args, **kwargs))
+
+    n_instances = len(getattr(jitted, "args", ()))  # 1 for a bound method
+    if n_instances:
+        if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+            raise ExportError(f"the instance of {name} is one of `*args`: name it.")
+        donate = donate.removesuffix("-except-first")
+    signature = inspect.Signature(parameters[n_instances:])
+    return _Call(name, signature, values[n_instances:], donate)
+
+
+def _function_of_arrays(
+    jitted: Any, call: _Call, result: Encoder
+) -> Callable[..., list[Any]]:
+    """The jitted function, from the arrays of its arguments to those of its result.
+
+    When it is traced, it also writes the structure of the result to `result`. The
+    arrays of a Module that is called, or of an instance, are constants.
+    """
+    _, structure = partition(call.values)
+
+    def function_of_arrays(*arrays: Any) -> list[Any]:
+        args, kwargs = to_call(call.signature, structure.rebuild(arrays))
+        out, refs = split(jitted(*args, **kwargs))
+        result.lines.clear()
+        result.write(refs, "<result>")
+        return out
+
+    function_of_arrays.__name__ = function_of_arrays.__qualname__ = call.name
+    return function_of_arrays
 
 
 def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
@@ -147,9 +201,11 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
     name, kind = parameter.name, parameter.kind
     has_default = parameter.default is not inspect.Parameter.empty
     omitted = has_default and parameter.default is value
+
     try:
         lines = lines_of(refs, kind, name)
     except ExportError:
+        # A default is not saved: the function has it.
         if not omitted:
             raise
         lines = lines_of(OMITTED, kind, name)
@@ -171,11 +227,13 @@ def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
     meshes = {x.mesh for x in named if x.mesh.size > 1}
     if len(meshes) > 1:
         raise ExportError("arrays on different meshes cannot be exported together.")
-    any_mesh = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
-    mesh: Any = next(iter(meshes), any_mesh)
+
+    # Without one, the order of the devices is all that counts.
+    default = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
+    mesh: Any = next(iter(meshes), default)
     return {
         "axes": list(mesh.axis_names),
         "sizes": list(mesh.devices.shape),
-        "types": [t.name for t in mesh.axis_types],
-        "devices": [d.id for d in mesh.devices.flat],
+        "types": [axis_type.name for axis_type in mesh.axis_types],
+        "devices": [device.id for device in mesh.devices.flat],
     }

@@ -36,6 +36,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
     Raises `OSError` before anything else, if it cannot be written.
     """
     temporary = f"{os.path.abspath(path)}.{uuid.uuid4().hex}"  # errors name it
+
     try:
         with open(temporary, "xb") as file:
             yield file
@@ -48,9 +49,10 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
 
 def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
     """Write a header, which is what JSON can hold, and sections."""
-    sizes = {name: len(x) for name, x in sections.items()}
+    sizes = {name: len(section) for name, section in sections.items()}
     text = json.dumps({**header, "sections": sizes}).encode("ascii")
     data = b"".join([text, *sections.values()])
+
     checksum = hashlib.sha256(data).digest()
     file.write(PREFIX.pack(MAGIC, VERSION, len(text), checksum) + data)
 
@@ -61,29 +63,35 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
         prefix = file.read(PREFIX.size)
         if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
             raise ExportFileError("it was not written by `Exported.save`")
-        _, version, size, checksum = PREFIX.unpack(prefix)
+
+        _, version, header_size, checksum = PREFIX.unpack(prefix)
         if version != VERSION:
             raise ExportFileError(
                 f"its format has version {version}; this eqx_fastjit reads version "
                 f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
             )
+
         data = memoryview(file.read())
-    if hashlib.sha256(data).digest() != checksum or size > len(data):
+
+    if hashlib.sha256(data).digest() != checksum or header_size > len(data):
         raise ExportFileError("it is truncated or damaged")
-    header, end = json.loads(bytes(data[:size])), size
+
+    header = json.loads(bytes(data[:header_size]))
     sections = {}
-    for name, n in header["sections"].items():
-        if n < 0 or end + n > len(data):
+    end = header_size
+    for name, size in header["sections"].items():
+        if size < 0 or end + size > len(data):
             raise ExportFileError("its header is invalid (sections)")
-        sections[name] = data[end : end + n]
-        end += n
+        sections[name] = data[end : end + size]
+        end += size
     return header, sections
 
 
 @contextlib.contextmanager
 def one_error(path: Any) -> Iterator[None]:
-    """Whatever is wrong with a file, raise one error, which names it."""
+    """Raise one kind of error, which names the file, for whatever is wrong with it."""
     prefix = f"{os.fspath(path)!r} cannot be loaded: "
+
     try:
         yield
     except ExportFileError as e:

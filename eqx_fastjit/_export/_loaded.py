@@ -46,13 +46,16 @@ def load_function(
     if not isinstance(example, tuple | list | None):
         kind = type(example).__qualname__
         raise TypeError(f"`load(..., example=...)`: expected a tuple, got {kind}.")
-    known = Encoder()
-    known.write(split(tuple(example or ()))[1], "example")
-    # Now, even within a function that is being traced: what the program keeps would be
-    # a part of that trace.
+
+    encoder = Encoder()
+    _, refs = split(tuple(example or ()))
+    encoder.write(refs, "example")
+
+    # The arrays that the program keeps must not become part of a trace, if this is
+    # called within a function that is being traced.
     with one_error(path), jax.ensure_compile_time_eval():
         header, sections = read(path)
-        names = Names(known.objects, allow)
+        names = Names(encoder.objects, allow)
         return LoadedFunction(header, sections, names, trusted)
 
 
@@ -66,18 +69,21 @@ class LoadedFunction(Function):
     def __init__(
         self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
-        self._header, self._names = header, names
-        described, Parameter = header["parameters"], inspect.Parameter
-        defaults = {True: OMITTED, False: Parameter.empty}
-        parameters = [
-            Parameter(name, getattr(Parameter, kind), default=defaults[has_default])
-            for name, kind, has_default, *_ in described
-        ]
-        signature = inspect.Signature(parameters)
-        description = Description(True, (header["name"],) * 2, None, signature, ())
+        self._header = header
+        self._names = names
+        name, described = header["name"], header["parameters"]
+        if not isinstance(name, str):
+            raise ExportFileError("its header is invalid (name)")
+
+        signature = inspect.Signature([_parameter(*fields) for fields in described])
+        description = Description(True, (name, name), None, signature, ())
         super().__init__(self, description, Options(header["donate"], True, {}))
-        self.attributes = {"__name__": header["name"], "__doc__": header["doc"]}
-        self.attributes["__signature__"] = signature
+        self.attributes = {
+            "__name__": name,
+            "__doc__": header["doc"],
+            "__signature__": signature,
+        }
+
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
@@ -85,11 +91,14 @@ class LoadedFunction(Function):
             raise ExportFileError("its header is invalid (arguments)")
         # Built now, so that a class which is not allowed is an error of the file.
         self._template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
-        self._mesh = None if header["mesh"] is None else _mesh(header["mesh"])
-        if self._mesh is not None:
+
+        self._mesh = None
+        if header["mesh"] is not None:
+            self._mesh = _mesh(header["mesh"])
             whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-            given = self._exported.in_shardings_jax(self._mesh)
-            self._shardings = [x or whole for x in given]
+            shardings = self._exported.in_shardings_jax(self._mesh)
+            self._shardings = [sharding or whole for sharding in shardings]
+
         self._native: Any = None
         if trusted and "compiled" in sections:
             code, made_for = bytes(sections["compiled"]), header["made_for"]
@@ -100,12 +109,13 @@ class LoadedFunction(Function):
     ) -> tuple[Any, Sequence[Any]]:
         """As of any function. Raises `TypeError` if it is another call."""
         _, refs = split(values)
-        for parameter, value in zip(self._header["parameters"], refs, strict=True):
-            name, kind, _, was_omitted, then = parameter
+        for described, value in zip(self._header["parameters"], refs, strict=True):
+            name, kind, _, was_omitted, then = described
             if was_omitted and value is OMITTED:
                 continue
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
-            if (why := difference(then, now)) is not None:
+            why = difference(then, now)
+            if why is not None:
                 raise self._other_call(why)
         return super().specialize(values, abstract)
 
@@ -117,8 +127,10 @@ class LoadedFunction(Function):
         portable = super().jit(flat, kwargs)
         if self._native is None:
             return portable
-        flat.traced = True  # its plan is known without
-        native, handle = self._native, flat.output(self._template, calls_back=False)[-1]
+
+        native = self._native
+        flat.traced = True  # the template says how to build the result
+        *_, handle = flat.output(self._template, calls_back=False)
 
         def call(*arrays: Any) -> Any:
             try:
@@ -135,6 +147,7 @@ class LoadedFunction(Function):
         arrays, _ = partition(values)
         if self._mesh is not None:
             arrays = [*map(jax.lax.with_sharding_constraint, arrays, self._shardings)]
+
         try:
             return self._result_of(self._exported.call(*arrays))
         except ValueError as e:
@@ -155,6 +168,14 @@ class LoadedFunction(Function):
         )
 
 
+def _parameter(
+    name: str, kind: str, has_default: bool, *others: Any
+) -> inspect.Parameter:
+    """A parameter as a file describes it, which does not have its default."""
+    default = OMITTED if has_default else inspect.Parameter.empty
+    return inspect.Parameter(name, getattr(inspect.Parameter, kind), default=default)
+
+
 def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
     """The program, as a `jax.export.Exported`."""
     try:
@@ -165,27 +186,32 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
         ) from e
     if not trusted:
         _check_custom_calls(exported, header["vjp_order"])
-    # Which JAX does not save.
+
+    # JAX does not save which results are weakly typed.
     pairs = zip(exported.out_avals, header["weak_types"], strict=True)
-    avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
-    changed: dict[str, Any] = {"out_avals": avals}
+    avals = [aval.update(weak_type=bool(weak_type)) for aval, weak_type in pairs]
+    changes: dict[str, Any] = {"out_avals": tuple(avals)}
+
+    # For each program that is for CPUs by that name, JAX imports `scipy.linalg`, which
+    # takes longer than all the rest of loading a small one.
     platforms = {*exported.platforms, jax.default_backend()}
     if platforms == {"cpu"} and not has_lapack(exported):
-        # JAX imports `scipy.linalg` for each program for CPUs, by that name, which
-        # takes longer than all the rest of loading a small one.
         unchecked = jax.export.DisabledSafetyCheck.platform()
         checks = (*exported.disabled_safety_checks, unchecked)
-        changed |= {"platforms": ("host",), "disabled_safety_checks": checks}
-    return dataclasses.replace(exported, **changed)
+        changes["platforms"] = ("host",)
+        changes["disabled_safety_checks"] = checks
+    return dataclasses.replace(exported, **changes)
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
     """Reject a program that calls anything that is not part of JAX."""
     allowed = _private.stable_custom_calls()
     for order in range(vjp_order + 1):
-        exported = exported.vjp() if order else exported
-        found = _CUSTOM_CALL.findall(exported.mlir_module())
-        if unknown := sorted({a or b for a, b in found} - allowed):
+        if order > 0:
+            exported = exported.vjp()
+        names = {a or b for a, b in _CUSTOM_CALL.findall(exported.mlir_module())}
+        unknown = sorted(names - allowed)
+        if unknown:
             raise ExportFileError(
                 f"it calls {', '.join(unknown)}: native code outside of JAX's "
                 "compatibility guarantees. If you trust whoever wrote the file, pass "
@@ -195,13 +221,16 @@ def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
 
 def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
     """The devices of a program for several."""
-    here = {d.id: d for d in jax.devices()}
-    if not here.keys() >= set(data["devices"]):
-        raise ExportFileError(f"it needs devices {data['devices']} of {list(here)}")
+    devices = {device.id: device for device in jax.devices()}
+    if not devices.keys() >= set(data["devices"]):
+        raise ExportFileError(f"it needs devices {data['devices']} of {list(devices)}")
+
+    chosen = np.array([devices[i] for i in data["devices"]])
+    axis_types = [jax.sharding.AxisType[name] for name in data["types"]]
     return jax.sharding.Mesh(
-        np.array([here[i] for i in data["devices"]]).reshape(data["sizes"]),
+        chosen.reshape(data["sizes"]),
         tuple(data["axes"]),
-        axis_types=tuple([jax.sharding.AxisType[name] for name in data["types"]]),
+        axis_types=tuple(axis_types),
     )
 
 
@@ -218,8 +247,10 @@ def show(path: Any, *, everything: bool = False) -> str:
     with one_error(path):
         header, sections = read(path)
         exported = jax.export.deserialize(bytearray(sections["portable"]))
-        n = exported.nr_devices
-        devices = "1 device" if n == 1 else f"{n} devices"
+        devices = "1 device"
+        if exported.nr_devices > 1:
+            devices = f"{exported.nr_devices} devices"
+
         out = [
             f"{path}: {header['name']}, made by {header['made_by']}",
             f"StableHLO for {', '.join(exported.platforms)} ({devices})",
@@ -227,18 +258,25 @@ def show(path: Any, *, everything: bool = False) -> str:
         ]
         if "compiled" in sections:
             out.append(f"native code for {header['made_for']}")
-        out.append(", ".join(f"{x} {len(y):,} bytes" for x, y in sections.items()))
+        sizes = [f"{name} {len(data):,} bytes" for name, data in sections.items()]
+        out.append(", ".join(sizes))
+
         arguments = [line for *_, lines in header["parameters"] for line in lines]
-        for title, lines, avals in (
-            ("arguments", arguments, exported.in_avals),
-            ("result", header["result"], exported.out_avals),
-        ):
-            out.append(f"{title}:")
-            most = len(lines) if everything else _MAX_LINES
-            for line in lines[:most]:
-                is_array = line[1] == "array"
-                text = avals[line[2]].str_short() if is_array else show_line(line)
-                out.append(f"    {line[0]}  {text}")
-            if len(lines) > most:
-                out.append(f"    ... and {len(lines) - most} more (--all shows them)")
+        most = None if everything else _MAX_LINES
+        out += ["arguments:", *_show_lines(arguments, exported.in_avals, most)]
+        out += ["result:", *_show_lines(header["result"], exported.out_avals, most)]
         return "\n".join(out)
+
+
+def _show_lines(
+    lines: Sequence[Line], avals: Sequence[Any], most: int | None
+) -> list[str]:
+    """Lines as text, and how many there are beyond `most`."""
+    out = []
+    for line in lines[:most]:
+        path, kind, about, _ = line
+        text = avals[about].str_short() if kind == "array" else show_line(line)
+        out.append(f"    {path}  {text}")
+    if most is not None and len(lines) > most:
+        out.append(f"    ... and {len(lines) - most} more (--all shows them)")
+    return out

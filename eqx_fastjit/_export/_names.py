@@ -31,26 +31,34 @@ def name_of(x: Any) -> str | None:
     qualname = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
     if type(qualname) is not str or module not in sys.modules:
         return None
-    places = (*_PUBLIC, module) if module.startswith("jax._src") else (module,)
+
+    places = [module]
+    if module.startswith("jax._src"):
+        places = [*_PUBLIC, module]
     for place in places:
         if _look_up(place, qualname) is x:
             return f"{place}:{qualname}"
-    if qualname != "<lambda>":  # else `name = lambda x: ...`
-        return None
-    names = [name for name, y in list(vars(sys.modules[module]).items()) if y is x]
-    return f"{module}:{names[0]}" if names else None
+
+    if qualname == "<lambda>":  # for `name = lambda x: ...`
+        for name, value in list(vars(sys.modules[module]).items()):
+            if value is x:
+                return f"{module}:{name}"
+    return None
 
 
 def _look_up(module: str, qualname: str) -> Any:
     """An attribute of a module, or of a class in it; `None` if there is none."""
-    found: Any = sys.modules.get(module)
+    owner: Any = sys.modules.get(module)
     *classes, last = qualname.split(".")
-    for part in classes:
-        found = getattr(found, part, None)
-        if not isinstance(found, type):
+    for name in classes:
+        owner = getattr(owner, name, None)
+        if not isinstance(owner, type):
             return None
-    found = getattr(found, last, None)
-    return None if isinstance(found, types.ModuleType) else found
+
+    value = getattr(owner, last, None)
+    if isinstance(value, types.ModuleType):
+        return None
+    return value
 
 
 def _is_inside(module: str, packages: Iterable[str]) -> bool:
@@ -58,18 +66,22 @@ def _is_inside(module: str, packages: Iterable[str]) -> bool:
 
 
 class Names:
-    """What a file may name: objects that are known, and those of some packages."""
+    """What a file may name: the objects of an example, and those of some packages.
 
-    def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
+    The packages of `allow` are imported if a name needs them.
+    """
+
+    def __init__(self, of_example: Mapping[str, Any], allow: str | Iterable[str]):
         standard = {f"{x.__module__}:{x.__name__}": x for x in _STANDARD}
-        self._known = {**standard, **known}
+        self._objects = {**standard, **of_example}
         self._imported = (allow,) if isinstance(allow, str) else tuple(allow)
         self._allowed = (*self._imported, *_OWN_PACKAGES)
 
     def get(self, name: str) -> Any:
         """The object. Raises `ExportFileError` if it is not allowed, or not found."""
-        if name in self._known:
-            return self._known[name]
+        if name in self._objects:
+            return self._objects[name]
+
         module, _, qualname = name.partition(":")
         if not _is_inside(module, self._allowed):
             raise ExportFileError(
@@ -79,10 +91,11 @@ class Names:
             )
         if _is_inside(module, self._imported):
             importlib.import_module(module)
-        found = _look_up(module, qualname)
-        if found is None:
+
+        value = _look_up(module, qualname)
+        if value is None:
             raise ExportFileError(f"it needs {name}, which does not exist here")
-        home = getattr(found, "__module__", None) or type(found).__module__
+        home = getattr(value, "__module__", None) or type(value).__module__
         if not _is_inside(home, (*self._allowed, "jaxlib")):
             raise ExportFileError(f"it needs {name}, which {home!r} has: not allowed")
-        return found
+        return value

@@ -22,31 +22,36 @@ def compile_native(
 ) -> tuple[bytes, dict[str, Any]]:
     """The native code of a function of arrays, with options of `jax.jit`.
 
-    And further options: the shardings that the compiler chose for several devices.
-    Raises `ExportError` if it cannot be saved.
+    Also returns further options: the shardings that the compiler chose for several
+    devices. Raises `ExportError` if the code cannot be saved.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
     with _without_persistent_cache():
         compiled: Any = lowered.compile()
+
     try:
         code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
         raise ExportError(
             f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."
         ) from e
-    inputs, outputs = compiled.input_shardings[0], compiled.output_shardings
-    if all(len(x.device_set) == 1 for x in (*inputs, *outputs)):
+
+    inputs, _ = compiled.input_shardings
+    outputs = compiled.output_shardings
+    n_devices = [len(sharding.device_set) for sharding in (*inputs, *outputs)]
+    if all(n == 1 for n in n_devices):
         return code, {}
     return code, {"in_shardings": inputs, "out_shardings": outputs}
 
 
 @contextlib.contextmanager
 def _without_persistent_cache() -> Iterator[None]:
-    """Compile anew: XLA does not save all of a program that came out of that cache."""
+    """Compile again: XLA cannot save all of a program that came out of that cache."""
     option = "jax_enable_compilation_cache"
     was_enabled = getattr(jax.config, option)
     jax.config.update(option, False)
     compilation_cache.reset_cache()  # else JAX does not ask for the option again
+
     try:
         yield
     finally:
@@ -57,22 +62,26 @@ def _without_persistent_cache() -> Iterator[None]:
 def load_native(
     code: bytes, made_for: str, exported: jax.export.Exported, mesh: Any
 ) -> Any:
-    """Native code, which must be trusted and was `made_for` an `environment()`.
+    """Load native code, which must be trusted and was `made_for` an `environment()`.
 
     `mesh` has its devices, if there are several. Returns a `jax.stages.Compiled`; or
     `None`, with a warning that says why, if the code cannot be used here.
     """
     here = environment()
     why = f"it is for {made_for}, and this is {here}"
+
     if made_for == here:
         if has_lapack(exported):
-            # JAX loads LAPACK when it lowers a call of it. The program would crash.
-            struct = jax.ShapeDtypeStruct((1, 1), "float32")
-            jax.jit(jnp.linalg.cholesky).lower(struct)
+            # JAX loads LAPACK when it lowers a call of it. Without that, the program
+            # would crash.
+            matrix = jax.ShapeDtypeStruct((1, 1), "float32")
+            jax.jit(jnp.linalg.cholesky).lower(matrix)
         try:
             return load_executable(code, exported, mesh, jax.devices()[0])
         except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as e:
-            why = f"JAX {jax.__version__} cannot load it ({str(e).splitlines()[0]})"
+            first_line = str(e).splitlines()[0]
+            why = f"JAX {jax.__version__} cannot load it ({first_line})"
+
     warnings.warn(
         f"the native code of {exported.fun_name} is not used: {why}. The portable form "
         "is compiled instead.",
@@ -89,8 +98,15 @@ def has_lapack(exported: jax.export.Exported) -> bool:
 def environment() -> str:
     """What native code depends on; on CPUs, also the instructions that there are."""
     device = jax.devices()[0]
-    parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
-    parts += [device.device_kind, device.client.platform_version, platform.machine()]
+    parts = [
+        f"jax {jax.__version__}",
+        f"jaxlib {version('jaxlib')}",
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        platform.machine(),
+    ]
+
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
         parts.append(hashlib.sha256(flags.encode()).hexdigest()[:16])

@@ -11,12 +11,14 @@ import jax
 from eqx_fastjit import _private
 
 
+# Kernels are stable, but are native code of somebody else.
+_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
+
+
 def stable_custom_calls() -> frozenset[str]:
     """The custom calls of JAX itself that its guarantees cover. If unknown, none."""
     path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
-    # Kernels are stable, but are native code of somebody else.
-    kernels = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
-    return frozenset(_private.try_resolve(path, ())) - kernels
+    return frozenset(_private.try_resolve(path, ())) - _KERNELS
 
 
 def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
@@ -31,28 +33,38 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     """
     cls = _private.resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
     inputs, outputs = list(exported.in_avals), list(exported.out_avals)
-    whole: Any = jax.sharding.SingleDeviceSharding(device)
-    given: Any = [None] * len(inputs), [None] * len(outputs)
+
+    # Where arguments and results are: as the program says, else on all devices.
+    default: Any = jax.sharding.SingleDeviceSharding(device)
+    input_shardings = [None] * len(inputs)
+    output_shardings = [None] * len(outputs)
     if mesh is not None:
-        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
-    device_list = whole._internal_device_list
-    no_effects = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
+        default = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        input_shardings = exported.in_shardings_jax(mesh)
+        output_shardings = exported.out_shardings_jax(mesh)
+
+    device_list = default._internal_device_list
+    executable = device.client.deserialize_executable(
+        code, executable_devices=device_list
+    )
     values = {
-        **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
-        **{name: [] for name in no_effects},
-        "xla_executable": device.client.deserialize_executable(
-            code, executable_devices=device_list
-        ),
+        "xla_executable": executable,
         "device_list": device_list,
         "backend": device.client,
         "input_avals": inputs,
-        "input_shardings": [x or whole for x in given[0]],
+        "input_shardings": [x or default for x in input_shardings],
         "output_avals": outputs,
-        "output_shardings": [x or whole for x in given[1]],
+        "output_shardings": [x or default for x in output_shardings],
         "committed": mesh is not None,
         "name": exported.fun_name,
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
         "kept_var_idx": set(range(len(inputs))),
+        "mut": None,
+        "all_args_info": None,
+        "pgle_profiler": None,
         "xla_in_layouts": [None] * len(inputs),
         "dispatch_in_layouts": [None] * len(inputs),
         "xla_out_layouts": [None] * len(outputs),
@@ -60,5 +72,7 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     # A version may have fewer of them. If it has more, this is a `TypeError`.
     fields = cls.__dataclass_fields__.keys() & values
     loaded = cls(**{field: values[field] for field in fields}).load()
-    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
+
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
+    args_info = tuple(structs), {}
     return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

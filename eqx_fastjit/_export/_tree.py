@@ -1,7 +1,7 @@
 """Pytrees and statics as data: one line for each part, outermost first.
 
 A line has the path of the part, its kind, what there is to know about it, and how many
-parts of its own follow:
+parts it has. Their lines follow:
 
     ["model", "instance", ["pkg:Model", "weight", "scale"], 2]
     ["model.weight", "array", 0, 0]
@@ -53,7 +53,7 @@ def split(tree: Any) -> tuple[list[Any], Any]:
     return arrays, structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
 
 
-# Values of these types are themselves in JSON, or a text: how to write and read them.
+# How to write values of these types, as themselves or as text, and how to read them.
 _JSON: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     **{x: (x, x) for x in (bool, int, str)},
     **{x: (repr, x) for x in (float, complex)},
@@ -92,17 +92,21 @@ class Encoder:
         """Add the lines of a value; returns all."""
         cls = type(x)
         if cls in _JSON:
-            self._line(path, cls.__name__, _JSON[cls][0](x))
+            to_json, _ = _JSON[cls]
+            self._line(path, cls.__name__, to_json(x))
         elif cls is ArrayRef:
             self._line(path, "array", x.number)
         elif cls in _SEQUENCES.values():
-            if isinstance(x, set | frozenset):  # the same each time
-                x = sorted(x, key=lambda y: json.dumps(Encoder().write(y, path)))
-            parts = [(f"{path}[{i}]", y) for i, y in enumerate(x)]
+            if isinstance(x, set | frozenset):  # in the same order each time
+                x = sorted(x, key=lambda item: json.dumps(Encoder().write(item, path)))
+            parts = [(f"{path}[{i}]", item) for i, item in enumerate(x)]
             self._line(path, cls.__name__, None, parts)
         elif cls is dict:
-            pairs = [(f"{path}[{describe_static(k)}]", (k, v)) for k, v in x.items()]
-            self._line(path, "dict", None, [(p, y) for p, pair in pairs for y in pair])
+            parts = []
+            for key, value in x.items():
+                below = f"{path}[{describe_static(key)}]"
+                parts += [(below, key), (below, value)]
+            self._line(path, "dict", None, parts)
         else:
             self._write_other(x, reader_of(x), path)
         return self.lines
@@ -115,32 +119,42 @@ class Encoder:
             self.write(part, below)
 
     def _write_other(self, x: Any, reader: Any, path: str) -> None:
+        # Pytrees and dataclasses, part by part.
         if reader.name in ("module", "fields"):
             get = object.__getattribute__
             parts = [(f"{path}.{name}", get(x, name)) for name in reader.names]
             self._line(path, "instance", [self._class(x, path), *reader.names], parts)
+
         elif reader.name in ("node", "tuple"):  # a named tuple
             children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
             parts = [(path + jtu.keystr(key), child) for key, child in children]
-            aux = (path, treedef.node_data()[1])
-            self._line(path, "node", self._class(x, path), [aux, *parts])
-        elif isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
-            self._line(path, "dtype", x.name)
-        elif isinstance(x, enum.Enum) and type(x).__members__.get(x.name) is x:
-            self._line(path, "member", [self._class(x, path), x.name])
+            _, aux_data = treedef.node_data()
+            self._line(path, "node", self._class(x, path), [(path, aux_data), *parts])
+
         elif type(x) is functools.partial:
             names = ("func", "args", "keywords")
             parts = [(f"{path}.{name}", getattr(x, name)) for name in names]
             self._line(path, "partial", None, parts)
+
+        # What has a name.
+        elif isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
+            self._line(path, "dtype", x.name)
+
+        elif isinstance(x, enum.Enum) and type(x).__members__.get(x.name) is x:
+            self._line(path, "member", [self._class(x, path), x.name])
+
         elif not isinstance(x, jax.Array) and (name := name_of(x)) is not None:
             self.objects[name] = x
             self._line(path, "name", name)
-        elif reader.name not in _BY_STATE or (state := state_of(x)) is x:
-            is_function = callable(x) and hasattr(x, "__qualname__")
-            raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
-        elif self.to_build:
-            raise _refused(x, path, _RESULT)
+
+        # Anything else can only be compared, by the state that it has.
         else:
+            state = state_of(x) if reader.name in _BY_STATE else x
+            if state is x:
+                is_function = callable(x) and hasattr(x, "__qualname__")
+                raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
+            if self.to_build:
+                raise _refused(x, path, _RESULT)
             self._line(path, "state", self._class(x, path), [(path, state)])
 
     def _class(self, x: Any, path: str) -> str:
@@ -161,18 +175,23 @@ def show_line(line: Line) -> str:
     _, kind, about, n_parts = line
     if kind == "array" or about is None:
         return kind
-    name = about[0] if n_parts and type(about) is list else about
-    return f"{kind} {name if n_parts else describe_static(name)}"
+    if n_parts == 0:
+        return f"{kind} {describe_static(about)}"
+    # An instance's fields follow the name of its class.
+    name = about[0] if type(about) is list else about
+    return f"{kind} {name}"
 
 
 def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:
     """The first difference between two trees, in words; `None` if there is none."""
     for old, new in itertools.zip_longest(then, now):
-        if old is None or new is None or old[0] != new[0]:
-            paths = ["nothing" if x is None else f"`{x[0]}`" for x in (old, new)]
-            return f"expected {paths[0]}, got {paths[1]}"
-        if old != new:
+        if old == new:
+            continue
+        if old is not None and new is not None and old[0] == new[0]:
             return f"`{old[0]}` was {show_line(old)} and is now {show_line(new)}"
+        expected = "nothing" if old is None else f"`{old[0]}`"
+        got = "nothing" if new is None else f"`{new[0]}`"
+        return f"expected {expected}, got {got}"
     return None
 
 
@@ -186,35 +205,56 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
     """
     _, kind, about, n_parts = next(lines)
     parts = [build(lines, arrays, names) for _ in range(n_parts)]
+
     if kind in _FROM_JSON:
         return _FROM_JSON[kind](about)
     if kind == "array":
         return arrays[about]
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](parts)
-    if kind == "dict":
+    if kind == "dict":  # a key, its value, and so on
         return dict(zip(parts[::2], parts[1::2], strict=True))
     if kind == "dtype":
         return jnp.dtype(about)
     if kind == "partial":
-        return functools.partial(parts[0], *parts[1], **parts[2])
-    found = names.get(about if type(about) is str else about[0])
+        func, args, keywords = parts
+        return functools.partial(func, *args, **keywords)
     if kind == "name":
-        return found
-    if not isinstance(found, type):
-        raise ExportFileError(f"{found!r} is not a class")
-    if kind == "member":
-        return found.__members__[about[1]]
+        return names.get(about)
     if kind == "node":
-        leaves = [jtu.tree_structure(0)] * (n_parts - 1)
-        make = jtu.PyTreeDef.from_node_data_and_children
-        treedef = make(jtu.default_registry, (found, parts[0]), leaves)
-        return jtu.tree_unflatten(treedef, parts[1:])
-    if kind != "instance":
-        raise ExportFileError(f"its header is invalid ({kind!r})")
-    if not issubclass(found, eqx.Module) and generated_fields(found) is None:
-        raise ExportFileError(f"{found!r} is not a Module or a dataclass")
-    out = object.__new__(found)
-    for name, value in zip(about[1:], parts, strict=True):
+        return _build_node(_class_of(about, names), *parts)
+    if kind == "member":
+        class_name, member = about
+        return _class_of(class_name, names).__members__[member]
+    if kind == "instance":
+        class_name, *fields = about
+        return _build_instance(_class_of(class_name, names), fields, parts)
+    raise ExportFileError(f"its header is invalid ({kind!r})")
+
+
+def _class_of(name: str, names: Names) -> Any:
+    cls = names.get(name)
+    if not isinstance(cls, type):
+        raise ExportFileError(f"{cls!r} is not a class")
+    return cls
+
+
+def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
+    """A value of a class that is registered with JAX."""
+    treedef = jtu.PyTreeDef.from_node_data_and_children(
+        jtu.default_registry,
+        (cls, aux_data),
+        [jtu.tree_structure(0)] * len(children),
+    )
+    return jtu.tree_unflatten(treedef, children)
+
+
+def _build_instance(cls: type, fields: Sequence[str], values: Sequence[Any]) -> Any:
+    """A value of a Module or dataclass, without calling its `__init__`."""
+    if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
+        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
+
+    out = object.__new__(cls)
+    for name, value in zip(fields, values, strict=True):
         object.__setattr__(out, name, value)
     return out

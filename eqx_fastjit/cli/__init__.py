@@ -5,6 +5,7 @@ Nothing here imports JAX before the program does.
 
 import argparse
 import importlib.util
+import itertools
 import os
 import pkgutil
 import signal
@@ -20,6 +21,16 @@ import eqx_fastjit
 from ._script import INTERRUPTED, PACKAGES, run
 
 
+_DOCTOR_OPTIONS = {
+    "--async",
+    "--cache",
+    "--fail-on",
+    "--html",
+    "--json",
+    "--verbose",
+}
+
+
 class CommandError(Exception):
     """Printed as one line after the command's name; the exit code is 2."""
 
@@ -31,31 +42,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     words = sys.argv[1:] if argv is None else [*argv]
-    # What follows `--cache` is a directory, unless it is a file: then, the program.
-    pairs = zip(words, [*words, ""][1:], strict=True)
-    own = [f"{x}=" if x == "--cache" and os.path.isfile(y) else x for x, y in pairs]
-    options = parser.parse_args(own)
-    if "program" in options:  # which may have such an option, too
+    options = parser.parse_args(_with_cache_directory(words))
+    if "program" in options:  # which may have an option `--cache` of its own
         options.program = words[-len(options.program) :]
+
     if options.version:
         return _print_versions()
     if options.command is None:
         parser.print_help()
         return 2
+
     try:
         code = _COMMANDS[options.command](options)
     except Exception as e:
         # What this library says to its users needs no traceback.
-        is_ours = type(e).__module__.partition(".")[0] == "eqx_fastjit"
-        if not is_ours and not isinstance(e, OSError):
+        package, _, _ = type(e).__module__.partition(".")
+        if package != "eqx_fastjit" and not isinstance(e, OSError):
             raise
         print(f"eqx-fastjit: {e}", file=sys.stderr)
         return 2
+
     if code == INTERRUPTED:
-        # Python ends then by its own signal, so that a shell stops a loop, say.
-        sys.excepthook = lambda *_: None  # it has been reported
+        # Python then ends by its own signal, so that a shell stops a loop, for example.
+        sys.excepthook = lambda *_: None  # the exception has been printed
         raise KeyboardInterrupt
     return code
+
+
+def _with_cache_directory(words: Sequence[str]) -> list[str]:
+    """The arguments, with an empty directory for each `--cache` before a script.
+
+    What follows `--cache` is a directory, unless it is a file: then, the program.
+    """
+    out = list(words)
+    for i, (word, following) in enumerate(itertools.pairwise(words)):
+        if word == "--cache" and os.path.isfile(following):
+            out[i] = "--cache="
+    return out
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", **flag, help="print versions")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
     # What the commands that run a program have in common.
     program = argparse.ArgumentParser(add_help=False)
     add = program.add_argument
@@ -78,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-m", dest="is_module", **flag, help="run a module")
     add("--async", dest="is_async", **flag, help="calls return immediately, as in JAX")
     add("--cache", nargs="?", const="", metavar="DIR", help="keep what is compiled")
+
     commands.add_parser("run", parents=[program], help="run a program with it")
     doctor = commands.add_parser(
         "doctor",
@@ -93,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("profile", parents=[program], help="show where time goes")
     rule = commands.add_parser("rule", help="explain a rule of the doctor")
     rule.add_argument("name", nargs="?", metavar="NAME")
+
     export = commands.add_parser("export", help="trace a function, and save it")
     export.add_argument("function", metavar="MODULE:FUNCTION")
     export.add_argument(
@@ -110,9 +136,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _output(path: str) -> Path:
-    """A file to write in the end: whether it can be is known before anything is run."""
+    """A file that can be written, which is checked before a program is run."""
     file = Path(path).absolute()  # the program may change the directory
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+    written = file if file.exists() else file.parent
+    if file.is_dir() or not os.access(written, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path!r}")
     return file
 
@@ -120,8 +147,11 @@ def _output(path: str) -> Path:
 def _print_versions() -> int:
     """Print what a bug report needs. What may fail comes last."""
     print("eqx_fastjit", eqx_fastjit.__version__)
-    is_there = importlib.util.find_spec("equinox") is not None
-    print("equinox" + (f" {version('equinox')}" if is_there else ": not installed"))
+    if importlib.util.find_spec("equinox") is None:
+        print("equinox: not installed")
+    else:
+        print("equinox", version("equinox"))
+
     try:
         print("engine", eqx_fastjit.engine(), flush=True)
         import jax
@@ -149,22 +179,39 @@ def doctor(options: argparse.Namespace) -> int:
 
         if others:
             raise CommandError("expected one event file. Options come before it")
-        report, code = _report.make_report(_file.read(name)), 0
+        report = _report.make_report(_file.read(name))
+        code = 0
     else:
-        from eqx_fastjit.insight._watch import Watch
+        report, code = _watch_program(options)
+    if report is not None:
+        _write_report(options, report)
+        if code == 0 and options.fail_on == "any" and report.findings:
+            code = 1
+    return code
 
-        watch = Watch()
-        _report_on_signal()
-        ours = {"--async", "--cache", "--fail-on", "--html", "--json", "--verbose"}
-        for word in ours & {*others}:
-            watch.notes.append(f"{word} came after SCRIPT, and went to it.")
-        code = run(options, watch.jax_imported, awaited=PACKAGES)
-        sys.stdout.flush()  # what the program has printed comes first
-        if not watch.stop() and not (options.json or options.html):
-            notes = " ".join(watch.notes)
-            print(f"eqx-fastjit doctor: nothing was compiled. {notes}", file=sys.stderr)
-            return code
-        report = watch.report(name, code)
+
+def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
+    """Run a program. Returns the report, if there is one, and the exit code."""
+    from eqx_fastjit.insight._watch import Watch
+
+    name, *others = options.program
+    watch = Watch()
+    _report_on_signal()
+    for word in _DOCTOR_OPTIONS & {*others}:
+        watch.notes.append(f"{word} came after SCRIPT, and went to it.")
+
+    code = run(options, watch.jax_imported, awaited=PACKAGES)
+    sys.stdout.flush()  # what the program has printed comes first
+    has_compiled = watch.stop()
+    if not has_compiled and not options.json and not options.html:
+        notes = " ".join(watch.notes)
+        print(f"eqx-fastjit doctor: nothing was compiled. {notes}", file=sys.stderr)
+        return None, code
+    return watch.report(name, code), code
+
+
+def _write_report(options: argparse.Namespace, report: Any) -> None:
+    """Write a report to stderr, and to the files that are asked for."""
     from eqx_fastjit.insight.record import _file
     from eqx_fastjit.insight.show import _text
 
@@ -174,7 +221,6 @@ def doctor(options: argparse.Namespace) -> int:
         page = eqx_fastjit.insight.DoctorReport(report).to_html()
         options.html.write_text(page, encoding="utf-8")
     _text.write_text(report, sys.stderr, options.verbose)
-    return code or int(options.fail_on == "any" and bool(report.findings))
 
 
 def _report_on_signal() -> None:
@@ -207,9 +253,10 @@ def rule(options: argparse.Namespace) -> int:
 
     if options.name is None:
         for name, text in sections().items():
-            first = text.partition("\n\n")[0]
-            print(f"{name:19} {textwrap.shorten(first, 60, placeholder=' ...')}")
+            paragraph, _, _ = text.partition("\n\n")
+            print(f"{name:19} {textwrap.shorten(paragraph, 60, placeholder=' ...')}")
         return 0
+
     if options.name not in sections():
         raise CommandError(f"no rule {options.name!r}: `eqx-fastjit rule` lists them")
     print(f"# {options.name}\n\n{sections()[options.name]}")
@@ -220,19 +267,25 @@ def export(options: argparse.Namespace) -> int:
     """Trace a function, and save it to a file."""
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        function, factory = map(pkgutil.resolve_name, (options.function, options.args))
+        function = pkgutil.resolve_name(options.function)
+        factory = pkgutil.resolve_name(options.args)
     except (ImportError, AttributeError, ValueError) as e:
         raise CommandError(str(e)) from e
     if not (callable(function) and callable(factory)):
         raise CommandError("expected functions, as MODULE:FUNCTION")
+
     arguments = factory()
     if not isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):
         function = eqx_fastjit.filter_jit(function)
-    if not isinstance(arguments, tuple | list | dict):
+    if isinstance(arguments, dict):
+        exported = function.export(**arguments)
+    elif isinstance(arguments, tuple | list):
+        exported = function.export(*arguments)
+    else:
         kind = type(arguments).__name__
         raise CommandError(f"{options.args} returned `{kind}`; expected a tuple")
-    args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
-    function.export(*args, **kwargs).save(options.output, compiled=options.compiled)
+
+    exported.save(options.output, compiled=options.compiled)
     print(f"wrote {options.output} ({options.output.stat().st_size / 1024:.1f} KiB)")
     return 0
 
@@ -245,4 +298,11 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {x.__name__: x for x in (run, doctor, profile, rule, export, show)}
+_COMMANDS = {
+    "run": run,
+    "doctor": doctor,
+    "profile": profile,
+    "rule": rule,
+    "export": export,
+    "show": show,
+}

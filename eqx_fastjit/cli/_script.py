@@ -46,15 +46,17 @@ def run(
     if options.cache is not None:
         _use_cache(options.cache)
     name = options.program[0]
-    source = None if options.is_module else Path(name).read_bytes()
-    # These and `__main__` stay as the program leaves them, because its threads and its
-    # `atexit` functions run on afterwards.
-    sys.argv[:] = options.program
+    source = None
+    if not options.is_module:
+        source = Path(name).read_bytes()
 
     def begin() -> None:
         eqx_fastjit.install(asynchronous=options.is_async)
         then()
 
+    # `sys` and `__main__` stay as the program leaves them, because its threads and its
+    # `atexit` functions still run afterwards.
+    sys.argv[:] = options.program
     try:
         with _before_importing(awaited, begin):
             if source is None:
@@ -62,9 +64,11 @@ def run(
                 runpy.run_module(name, run_name="__main__", alter_sys=True)
             else:
                 sys.path[0] = os.path.dirname(os.path.realpath(name))
-                # `runpy` would put back the `__main__` that was there before.
-                main = sys.modules["__main__"] = types.ModuleType("__main__")
-                main.__file__ = file = os.path.abspath(name)
+                file = os.path.abspath(name)
+                # `runpy` would restore the `__main__` that was there before.
+                main = types.ModuleType("__main__")
+                main.__file__ = file
+                sys.modules["__main__"] = main
                 exec(compile(source, file, "exec", dont_inherit=True), vars(main))
     except SystemExit as e:
         if isinstance(e.code, int | None):
@@ -79,15 +83,19 @@ def run(
 def _report(error: BaseException) -> int:
     """Print an exception as Python does. Returns the exit code."""
     package = os.path.dirname(eqx_fastjit.__file__) + os.sep
-    ours = (package, runpy.__file__, "<frozen runpy>")
-    # The first frame is that of `run`. Behind it, only the program's are linked again.
+    left_out = (package, runpy.__file__, "<frozen runpy>")
+
+    # The first frame is that of `run`. After it, only those of the program stay linked.
     first: Any = error.__traceback__
-    last, this = first, first.tb_next
-    while this is not None:
-        if not this.tb_frame.f_code.co_filename.startswith(ours):
-            last.tb_next, last = this, this
-        this = this.tb_next
-    last.tb_next = None
+    last_kept = first
+    traceback = first.tb_next
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(left_out):
+            last_kept.tb_next = traceback
+            last_kept = traceback
+        traceback = traceback.tb_next
+    last_kept.tb_next = None
+
     error.__traceback__ = first.tb_next
     sys.excepthook(type(error), error, first.tb_next)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
@@ -99,19 +107,22 @@ def _before_importing(
 ) -> Iterator[None]:
     """Call `begin` just before an awaited package is imported for the first time.
 
-    Each can be imported then, because none is half imported.
+    `begin` can import each of them, because none is half imported.
     """
-    originals = import_, import_module = builtins.__import__, importlib.import_module
-    has_begun = False  # the program may keep what it got of these
+    import_ = builtins.__import__
+    import_module = importlib.import_module
+    has_begun = False  # the program may have kept a reference to a replacement
 
     def restore() -> None:
-        builtins.__import__, importlib.import_module = originals
+        builtins.__import__ = import_
+        importlib.import_module = import_module
 
-    # What is relative is of the importer's own package.
+    # A relative name begins with a dot, and is of the importer's own package.
     def look(name: str, importer: str = "") -> None:
         nonlocal has_begun
-        is_inside = importer.split(".")[0] in (*PACKAGES, "jaxtyping")
-        if not has_begun and not is_inside and name.split(".")[0] in awaited:
+        package, importing_package = name.split(".")[0], importer.split(".")[0]
+        is_inside = importing_package in (*PACKAGES, "jaxtyping")
+        if not has_begun and not is_inside and package in awaited:
             has_begun = True
             restore()
             begin()
@@ -126,7 +137,8 @@ def _before_importing(
         look(name)
         return import_module(name, package)
 
-    builtins.__import__, importlib.import_module = importing, importing_module
+    builtins.__import__ = importing
+    importlib.import_module = importing_module
     try:
         yield
     finally:
@@ -139,12 +151,14 @@ def _use_cache(directory: str) -> None:
     JAX reads these variables when it is imported, so they are set before that. What is
     set in the environment wins, and so does what the program sets later.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     # What XLA compiles for one kind of processor may not run on another.
-    kind = platform.processor()
+    processor = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
-        kind = next((x for x in lines if x.startswith(("flags", "Features"))), kind)
-    digest = hashlib.md5(kind.encode(), usedforsecurity=False).hexdigest()
+        flags = (line for line in lines if line.startswith(("flags", "Features")))
+        processor = next(flags, processor)
+    digest = hashlib.md5(processor.encode(), usedforsecurity=False).hexdigest()
+
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"jax-{version('jaxlib')}-{platform.machine()}-{digest[:8]}"
     folder = directory or os.path.join(base, "eqx_fastjit", name)
     for variable, value in (

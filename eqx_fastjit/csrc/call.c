@@ -2,6 +2,38 @@
 
 #include "fastjit.h"
 
+/* --- who observes calls ------------------------------------------------------------------ */
+
+/* `set_observer(clock, call)` of a `_blocking.Observer`; of nobody, `None` twice. */
+static PyObject *set_observer(PyObject *module, PyObject *args) {
+    PyObject *clock, *call;
+    if (!PyArg_ParseTuple(args, "OO", &clock, &call)) return NULL;
+
+    State *state = PyModule_GetState(module);
+    Py_XSETREF(state->clock, clock == Py_None ? NULL : Py_NewRef(clock));
+    Py_XSETREF(state->observer, call == Py_None ? NULL : Py_NewRef(call));
+    Py_RETURN_NONE;
+}
+
+/* Has the observer make a call. */
+static PyObject *call_observed(PyObject *observer, PyObject *target, PyObject *specialization,
+                               const Walk *w) {
+    PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
+    PyObject *numpy_bytes = PyLong_FromSsize_t(w->numpy_bytes);
+    PyObject *began = w->began != NULL ? w->began : Py_None;
+
+    PyObject *returned = NULL;
+    if (arrays != NULL && numpy_bytes != NULL) {
+        Py_INCREF(observer); /* another thread may take it away */
+        returned = PyObject_CallFunctionObjArgs(observer, target, specialization, w->values,
+                                                arrays, numpy_bytes, began, NULL);
+        Py_DECREF(observer);
+    }
+    Py_XDECREF(arrays);
+    Py_XDECREF(numpy_bytes);
+    return returned;
+}
+
 /* --- what this thread is calling -------------------------------------------------------- */
 
 /* The specialization whose `jax.jit` is running, for facts and errors (`_facts.py`); and
@@ -53,6 +85,7 @@ static PyObject *same_handle(PyObject *self, PyObject *const *args, Py_ssize_t n
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
+    {"set_observer", set_observer, METH_VARARGS, "Set who makes every call, or nobody."},
     {"same_handle", (PyCFunction)(void (*)(void))same_handle, METH_FASTCALL,
      "The handle that a compiled function returns."},
     {"mark_new", mark_new, METH_NOARGS,
@@ -181,8 +214,12 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *target = self->target ? self->target : specialization->jitted;
-    PyObject *returned = PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL);
+    PyObject *observer = w->state->observer;
+    PyObject *returned =
+        observer == NULL ? PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL)
+                         : call_observed(observer, target, (PyObject *)specialization, w);
     if (returned == NULL) return NULL;
+
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
     if (read_output(w->state, returned, &out) < 0) goto done;
@@ -198,6 +235,7 @@ done:
 /* A call whose values are bound. */
 static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
+    table_expect(self->last, w);
     if (read_values(w, w->values) == 0) specialization = find(self, w);
     if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
@@ -220,6 +258,9 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
     Walk *w = walk_take(self->state);
     PyObject *result = NULL;
     if (w != NULL) {
+        PyObject *clock = self->state->clock;
+        if (clock != NULL && (w->began = PyObject_CallNoArgs(clock)) == NULL) PyErr_Clear();
+
         Py_ssize_t n = PyVectorcall_NARGS(nargsf);
         w->values = n == self->n_positional && kwnames == NULL
                         ? tuple_of(args, n)

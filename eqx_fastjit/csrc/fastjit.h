@@ -6,6 +6,7 @@
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
     call.c       the callable: call, block, errors
+    ticks.c      a thread by which tools sample where Python is
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -14,8 +15,14 @@ Three invariants hold everywhere and are not argued again:
 2. Nothing that others can reach lies on the C stack.
 3. Tracing reads the statics that the specialization stores, not those of the call.
 
-The module needs the GIL, and says so. All that is shared is in `State`, one for each
-module object, so that a lock can be added where it is used. */
+The module does not need the GIL. Without it, four more things hold, which cost nothing where
+there is one ("threads", below):
+
+4. Only one thread has a walk, and what the walk has: so most of what is kept is in walks.
+5. What is shared by all (types, free walks) is in `State`, and is changed under its lock.
+6. A specialization is not changed once it is in a table, and who reads it holds it.
+7. Containers of the user's may be changed at any time: their items are read one by one, each
+   under the container's own lock, and held. */
 
 #ifndef FASTJIT_H
 #define FASTJIT_H
@@ -33,6 +40,53 @@ module object, so that a lock can be added where it is used. */
 #define THREAD_LOCAL _Thread_local
 #endif
 
+/* --- threads -------------------------------------------------------------------------- */
+
+#ifdef Py_GIL_DISABLED
+typedef PyMutex Lock;
+#define LOCK(state) PyMutex_Lock(&(state)->lock)
+#define UNLOCK(state) PyMutex_Unlock(&(state)->lock)
+#if defined(_MSC_VER) /* where what is volatile is read and written in order */
+#define LOAD(place) (*(void *volatile *)&(place))
+#define STORE(place, value) (*(void *volatile *)&(place) = (value))
+#else
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
+#endif
+#else
+typedef char Lock;
+#define LOCK(state) (void)(state)
+#define UNLOCK(state) (void)(state)
+#define LOAD(place) (place)
+#define STORE(place, value) ((place) = (value))
+#endif
+
+/* The item of a list, a new reference; NULL if it is not there any more. */
+static inline PyObject *list_item(PyObject *list, Py_ssize_t i) {
+#ifdef Py_GIL_DISABLED
+    PyObject *item = PyList_GetItemRef(list, i);
+    if (item == NULL) PyErr_Clear();
+    return item;
+#else
+    return i < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, i)) : NULL;
+#endif
+}
+
+/* The value of a key, a new reference, or NULL: -1 with an error. */
+static inline int get_item(PyObject *dict, PyObject *key, PyObject **value) {
+#ifdef Py_GIL_DISABLED
+    return PyDict_GetItemRef(dict, key, value);
+#else
+    *value = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+    return *value == NULL && PyErr_Occurred() ? -1 : 0;
+#endif
+}
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* before Python 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
 /* --- the trail: what a call is, but for its arrays ------------------------------------ */
 
 typedef enum {
@@ -44,6 +98,7 @@ typedef enum {
     BITS,  /* a number: a length, a hash, the value of a subclass of `int` */
     INT,   /* an `int` of 64 bits */
     FLOAT, /* the bits of a `float` */
+    END,   /* after the last entry of a specialization's */
 } EntryKind;
 
 typedef struct {
@@ -73,7 +128,9 @@ struct Type;
 typedef int (*Reader)(struct Walk *w, const struct Type *type, PyObject *x, int as_static);
 
 typedef struct Type {
-    PyTypeObject *type; /* owned, for good: JAX keeps node classes alive in the same way */
+    PyTypeObject *type;   /* borrowed: NULL once it has died */
+    PyObject *reference;  /* owned: a weak one, which says when it dies */
+    struct Type *next, *next_dead; /* in the lists of all, and of those whose type has died */
     Reader read;
     int is_node;        /* to JAX; otherwise all below it is static */
     int is_mutable;     /* as a static */
@@ -89,15 +146,33 @@ typedef struct BeingRead {
     struct BeingRead *around;
 } BeingRead;
 
+/* Keys of a dictionary, as it has them, and sorted. To sort them takes much longer than to see
+that they are the same again. */
+typedef struct {
+    PyObject *keys, *sorted; /* owned: a list and a tuple, or NULL */
+    Py_ssize_t *places;      /* of each key: its number among the sorted ones */
+} KeyOrder;
+
+#define N_ORDERS 128
+#define MOST_KEPT (1 << 16) /* entries of a free walk's buffers */
+
+struct Specialization;
+
+/* Most calls are like the one before. So as long as a walk reads what the last specialization's
+trail has, entry by entry, it owns no trail: it moves along that one. At the first difference it
+copies what it has passed, and has a trail of its own from there on. */
 typedef struct Walk {
     struct State *state;
+    struct Specialization *last; /* owned, or NULL */
+    const Entry *next; /* of its trail, what is expected; `no_entry` if the walk owns its trail */
     Entry *trail;
     size_t n_trail, room_trail;
     PyObject **arrays; /* owned */
     size_t n_arrays, room_arrays;
-    Mutable *mutables;
+    Mutable *mutables; /* as the trail, the last specialization's own or the walk's */
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
+    PyObject *began;     /* owned: what the observer's clock returned, or NULL */
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
@@ -105,11 +180,13 @@ typedef struct Walk {
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
     int static_numpy;    /* whether any static is, or has, an array of NumPy */
-    Py_ssize_t n_copied; /* bytes of those that a call copies */
-    struct Walk *next;   /* in the list of those that are free */
+    Py_ssize_t numpy_bytes; /* of all arrays of NumPy */
+    KeyOrder orders[N_ORDERS]; /* by the address of the first key, and how many there are */
+    struct Walk *next_free;
 } Walk;
 
-#define N_ORDERS 128
+extern const Entry no_entry;
+
 #define MAX_TYPES 2048 /* half of them at most are there */
 
 /* What Python gives to `setup`, in this order; and names of attributes. */
@@ -119,26 +196,24 @@ typedef enum {
 } Given;
 typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, N_NAMES } Name;
 
-/* Keys of a dictionary, as it has them, and sorted, each with its number among the former. To
-sort them takes much longer than to see that they are the same again. */
-typedef struct {
-    PyObject *keys, *sorted; /* owned lists, or NULL: of keys, and of pairs */
-} KeyOrder;
-
 typedef struct State {
     PyTypeObject *specialization_type, *plan_type;
     PyObject *given[N_GIVEN], *names[N_NAMES];
+    PyObject *type_died; /* what is told of it: `types.c` */
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
-    Walk *free_walks;
+    Lock lock; /* of all that follows; types are looked up without it */
+    PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
     Py_ssize_t n_calls; /* that are under way, in all threads */
+    Walk *free_walks;
+    Type *all_types, *dead_types; /* the dead ones are used again */
     size_t n_types;
     Type *types[MAX_TYPES]; /* open addressing by the type's address */
-    KeyOrder orders[N_ORDERS]; /* by the address of the first key, and how many there are */
 } State;
 
 extern struct PyModuleDef fastjit_module;
 
 Walk *walk_take(State *state);
+int walk_own_trail(Walk *w);
 void walk_forget(Walk *w);
 void walk_give_back(Walk *w);
 void walks_free(State *state);
@@ -150,19 +225,24 @@ Reader reader_called(const char *name);
 Type *types_add(State *state, PyObject *x);
 void types_forget(State *state);
 void types_free(State *state);
+extern PyMethodDef type_died_method;
 
-/* Where a type is, or would be. */
-static inline Type **type_slot(State *state, const PyTypeObject *cls) {
-    size_t i = (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
-    for (i %= MAX_TYPES; state->types[i] != NULL && state->types[i]->type != cls;)
-        i = (i + 1) % MAX_TYPES;
-    return &state->types[i];
+static inline size_t type_hash(const PyTypeObject *cls) {
+    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
 }
 
-/* What is known of a value's type; NULL with an error. */
+/* What is known of the type of a value that the caller holds; NULL if there is nothing yet. */
+static inline Type *type_known(State *state, const PyTypeObject *cls) {
+    for (size_t i = type_hash(cls);; i++) {
+        Type *type = LOAD(state->types[i % MAX_TYPES]);
+        if (type == NULL || LOAD(type->type) == cls) return type;
+    }
+}
+
+/* The same; chosen now if there is nothing. NULL with an error. */
 static inline Type *type_of(State *state, PyObject *x) {
-    Type *known = *type_slot(state, Py_TYPE(x));
-    return known != NULL ? known : types_add(state, x);
+    Type *type = type_known(state, Py_TYPE(x));
+    return type != NULL ? type : types_add(state, x);
 }
 
 /* An empty trail has no memory. */
@@ -175,11 +255,11 @@ int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
 
 /* --- specializations ------------------------------------------------------------------ */
 
-typedef struct {
+typedef struct Specialization {
     PyObject_HEAD
     PyObject *jitted; /* `jax.jit` of a function of the arrays alone */
     PyObject *flat;   /* that function: `FlatFunction` */
-    Entry *trail;
+    Entry *trail; /* and `END` after it */
     size_t n_trail;
     uint64_t hash;
     /* Statics that it was made with and that can be changed: what it traces reads them. */
@@ -189,6 +269,7 @@ typedef struct {
     PyObject *weakrefs;
 } Specialization;
 
+void table_expect(PyObject *last, Walk *w);
 Specialization *table_find(PyObject *table, PyObject *last, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
 
@@ -208,7 +289,7 @@ PyObject *plan_build(const Plan *self, PyObject *const *arrays);
 
 /* The types' specifications, for `module.c`. */
 extern PyType_Spec callable_spec, specialization_spec, plan_spec;
-extern PyMethodDef call_functions[];
+extern PyMethodDef call_functions[], ticks_functions[];
 
 /* --- errors --------------------------------------------------------------------------- */
 

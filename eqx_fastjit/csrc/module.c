@@ -21,6 +21,9 @@ static int module_exec(PyObject *module) {
         return -1;
     for (size_t i = 0; i < N_NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
+    if (PyModule_AddFunctions(module, ticks_functions) < 0) return -1;
+    state->type_died = PyCFunction_New(&type_died_method, module);
+    if (state->type_died == NULL) return -1;
     return PyModule_AddFunctions(module, call_functions);
 }
 
@@ -57,6 +60,9 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->specialization_type);
     Py_VISIT(state->plan_type);
+    Py_VISIT(state->type_died);
+    Py_VISIT(state->clock);
+    Py_VISIT(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
     return 0;
 }
@@ -65,6 +71,9 @@ static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->specialization_type);
     Py_CLEAR(state->plan_type);
+    Py_CLEAR(state->type_died);
+    Py_CLEAR(state->clock);
+    Py_CLEAR(state->observer);
     for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
     return 0;
 }
@@ -73,10 +82,6 @@ static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
     module_clear((PyObject *)module);
     for (size_t i = 0; i < N_NAMES; i++) Py_CLEAR(state->names[i]);
-    for (size_t i = 0; i < N_ORDERS; i++) {
-        Py_CLEAR(state->orders[i].keys);
-        Py_CLEAR(state->orders[i].sorted);
-    }
     types_free(state);
     walks_free(state);
 }

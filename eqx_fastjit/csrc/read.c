@@ -24,7 +24,43 @@ static void *grown(void *buffer, size_t *room, size_t n, size_t size) {
     return larger;
 }
 
-static int push(Walk *w, EntryKind kind, uint64_t bits) {
+const Entry no_entry = {END, {NULL}};
+
+static int owns_trail(const Walk *w) { return w->next == &no_entry; }
+
+/* Has the walk own what it has passed of the last specialization's trail, from where it is. */
+int walk_own_trail(Walk *w) {
+    if (owns_trail(w)) return 0;
+    const Specialization *last = w->last;
+    size_t n_trail = w->next - last->trail, n_mutables = w->n_mutables;
+
+    if (n_trail > w->room_trail) {
+        Entry *trail = grown(w->trail, &w->room_trail, n_trail, sizeof(Entry));
+        if (trail == NULL) return -1;
+        w->trail = trail;
+    }
+    if (n_mutables > w->room_mutables) {
+        Mutable *mutables = grown(w->mutables, &w->room_mutables, n_mutables, sizeof(Mutable));
+        if (mutables == NULL) return -1;
+        w->mutables = mutables;
+    }
+
+    for (size_t i = 0; i < n_trail; i++) {
+        w->trail[i] = last->trail[i];
+        Py_XINCREF(entry_object(&w->trail[i]));
+    }
+    for (size_t i = 0; i < n_mutables; i++) {
+        w->mutables[i] = last->witnesses[i];
+        Py_INCREF(w->mutables[i].object);
+    }
+    w->n_trail = n_trail;
+    w->next = &no_entry;
+    return 0;
+}
+
+/* Pushes an entry that is not the expected one. */
+static int push_own(Walk *w, EntryKind kind, uint64_t bits) {
+    if (walk_own_trail(w) < 0) return -1;
     if (w->n_trail == w->room_trail) {
         Entry *trail = grown(w->trail, &w->room_trail, w->n_trail + 1, sizeof(Entry));
         if (trail == NULL) return -1;
@@ -34,9 +70,24 @@ static int push(Walk *w, EntryKind kind, uint64_t bits) {
     return 0;
 }
 
-static int push_object(Walk *w, EntryKind kind, PyObject *x) {
-    if (push(w, kind, (uint64_t)(uintptr_t)x) < 0) return -1;
-    Py_INCREF(x);
+static inline int is_expected(const Walk *w, EntryKind kind, uint64_t bits) {
+    return w->next->as.bits == bits && w->next->kind == kind;
+}
+
+static inline int push(Walk *w, EntryKind kind, uint64_t bits) {
+    if (!is_expected(w, kind, bits)) return push_own(w, kind, bits);
+    w->next++;
+    return 0;
+}
+
+static inline int push_object(Walk *w, EntryKind kind, PyObject *x) {
+    uint64_t bits = (uint64_t)(uintptr_t)x;
+    if (!is_expected(w, kind, bits)) {
+        if (push_own(w, kind, bits) < 0) return -1;
+        Py_INCREF(x);
+        return 0;
+    }
+    w->next++;
     return 0;
 }
 
@@ -58,35 +109,66 @@ static int push_array(Walk *w, PyObject *x) {
 
 /* One that is free, or a new one. */
 Walk *walk_take(State *state) {
+    LOCK(state);
     Walk *w = state->free_walks;
-    if (w != NULL) {
-        state->free_walks = w->next;
-    } else if ((w = PyMem_Calloc(1, sizeof(Walk))) == NULL) {
-        PyErr_NoMemory();
-        return NULL;
+    if (w != NULL) state->free_walks = w->next_free;
+    UNLOCK(state);
+
+    if (w == NULL) {
+        w = PyMem_Calloc(1, sizeof(Walk));
+        if (w == NULL) return (Walk *)PyErr_NoMemory();
     }
     w->state = state;
+    w->next = &no_entry;
     return w;
 }
 
 /* Lets go of all that was read. Finalizers may make calls, with other walks. */
 void walk_forget(Walk *w) {
-    for (size_t i = 0; i < w->n_trail; i++) Py_XDECREF(entry_object(&w->trail[i]));
+    if (owns_trail(w)) {
+        for (size_t i = 0; i < w->n_trail; i++) Py_XDECREF(entry_object(&w->trail[i]));
+        for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
+    }
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i]);
-    for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
+    Py_CLEAR(w->last);
+    w->next = &no_entry;
     w->n_trail = w->n_arrays = w->n_mutables = 0;
-    w->n_copied = 0;
+    w->numpy_bytes = 0;
     w->asked = NULL;
     w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
+}
+
+/* Frees the buffers of a walk that are larger than most calls need. */
+static void walk_shrink(Walk *w) {
+    if (w->room_trail > MOST_KEPT) {
+        PyMem_Free(w->trail);
+        w->trail = NULL;
+        w->room_trail = 0;
+    }
+    if (w->room_arrays > MOST_KEPT) {
+        PyMem_Free(w->arrays);
+        w->arrays = NULL;
+        w->room_arrays = 0;
+    }
+    if (w->room_mutables > MOST_KEPT) {
+        PyMem_Free(w->mutables);
+        w->mutables = NULL;
+        w->room_mutables = 0;
+    }
 }
 
 void walk_give_back(Walk *w) {
     PyObject *error = PyErr_Occurred() ? take_error() : NULL;
     walk_forget(w);
     Py_CLEAR(w->values);
+    Py_CLEAR(w->began);
     w->abstract = 0;
-    w->next = w->state->free_walks;
+    walk_shrink(w);
+
+    LOCK(w->state);
+    w->next_free = w->state->free_walks;
     w->state->free_walks = w;
+    UNLOCK(w->state);
     if (error != NULL) put_error(error);
 }
 
@@ -94,7 +176,12 @@ void walk_give_back(Walk *w) {
 void walks_free(State *state) {
     while (state->free_walks != NULL) {
         Walk *w = state->free_walks;
-        state->free_walks = w->next;
+        state->free_walks = w->next_free;
+        for (size_t i = 0; i < N_ORDERS; i++) {
+            Py_XDECREF(w->orders[i].keys);
+            Py_XDECREF(w->orders[i].sorted);
+            PyMem_Free(w->orders[i].places);
+        }
         PyMem_Free(w->trail);
         PyMem_Free(w->arrays);
         PyMem_Free(w->mutables);
@@ -116,21 +203,34 @@ static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
     return failed;
 }
 
+/* Notes a static, which is read next. */
+static int push_mutable(Walk *w, PyObject *x) {
+    const Specialization *last = w->last;
+    size_t number = w->n_mutables;
+    int is_expected = !owns_trail(w) && number < last->n_witnesses &&
+                      last->witnesses[number].object == x;
+    if (!is_expected) {
+        if (walk_own_trail(w) < 0) return -1;
+        if (number == w->room_mutables) {
+            Mutable *mutables = grown(w->mutables, &w->room_mutables, number + 1, sizeof(Mutable));
+            if (mutables == NULL) return -1;
+            w->mutables = mutables;
+        }
+        w->mutables[number] = (Mutable){Py_NewRef(x), w->n_trail, w->n_trail};
+    }
+    w->n_mutables++;
+    return 0;
+}
+
 /* The same, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     if (w->below_mutable) return read_once(w, type, x, read);
-    if (w->n_mutables == w->room_mutables) {
-        Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
-                                  sizeof(Mutable));
-        if (mutables == NULL) return -1;
-        w->mutables = mutables;
-    }
-    size_t number = w->n_mutables++, start = w->n_trail;
-    w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
+    size_t number = w->n_mutables;
+    if (push_mutable(w, x) < 0) return -1;
     w->below_mutable++; /* what is below it is a part of its state */
     int failed = read_once(w, type, x, read);
     w->below_mutable--;
-    w->mutables[number].stop = w->n_trail;
+    if (owns_trail(w)) w->mutables[number].stop = w->n_trail;
     return failed;
 }
 
@@ -147,6 +247,10 @@ static int is_flattened(Walk *w, PyObject *x) {
 
 /* Reads a value that the caller holds. */
 static inline int read_held(Walk *w, PyObject *x, int as_static) {
+    if (w->next->as.object == x && w->next->kind == TEXT) { /* the text of last time */
+        w->next++;
+        return 0;
+    }
     const Type *type = type_of(w->state, x);
     if (type == NULL) return -1;
     if (!as_static && !type->is_node) {
@@ -279,14 +383,24 @@ static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     return failed;
 }
 
-/* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries
-have the order of the names, so no search is needed. */
+/* The value of a field, a new reference; NULL if it is missing, or with an error. Most
+dictionaries have the order of the names, so no search is needed. */
 static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
-    PyObject *key, *value;
+    PyObject *key, *value = NULL;
     Py_ssize_t before = *position;
-    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
+
+    Py_BEGIN_CRITICAL_SECTION(fields);
+    int is_next = PyDict_Next(fields, position, &key, &value) && key == name;
+    if (is_next)
+        Py_INCREF(value);
+    else
+        value = NULL;
+    Py_END_CRITICAL_SECTION();
+    if (value != NULL) return value;
+
     *position = before;
-    return PyDict_GetItemWithError(fields, name);
+    get_item(fields, name, &value);
+    return value;
 }
 
 /* The fields of a value, from its dictionary, if it has one; any of them may be missing. */
@@ -295,7 +409,7 @@ static int read_names(Walk *w, const Type *type, PyObject *x, PyObject *fields, 
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(type->names, i), *value = NULL;
-        if (fields != NULL) value = Py_XNewRef(next_field(fields, &position, name));
+        if (fields != NULL) value = next_field(fields, &position, name);
         /* A Module's may be missing and another attribute there: Equinox ignores both. */
         if (value == NULL && !type->is_node && !PyErr_Occurred()) {
             value = PyObject_GetAttr(x, name);
@@ -343,7 +457,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
     return as_static ? read_state(w, type, x, 1) : push_array(w, x);
 }
 
-/* Counts the bytes of those that are to be copied. (A broadcast array may seem huge.) */
+/* Counts their bytes. (A broadcast array may seem huge.) */
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
@@ -351,8 +465,10 @@ static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
-    w->reads_numpy |= n_bytes > w->state->copied_bytes - w->n_copied;
-    if (!w->reads_numpy) w->n_copied += n_bytes;
+
+    Py_ssize_t room = PY_SSIZE_T_MAX - w->numpy_bytes;
+    w->numpy_bytes += n_bytes < room ? n_bytes : room;
+    w->reads_numpy = w->numpy_bytes > w->state->copied_bytes;
     return push_array(w, x);
 }
 
@@ -376,7 +492,7 @@ call blocks. Not during the walk, because NumPy releases the GIL: others may the
 what is read. */
 int copy_numpy(Walk *w) {
     if (w->reads_numpy) return w->abstract ? 0 : transfer_numpy(w);
-    if (w->n_copied == 0) return 0;
+    if (w->numpy_bytes == 0) return 0;
     for (size_t i = 0; i < w->n_arrays; i++) {
         const Type *type = type_of(w->state, w->arrays[i]);
         if (type == NULL) return -1;
@@ -405,18 +521,35 @@ static int read_tuple(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_list(Walk *w, const Type *type, PyObject *x, int as_static) {
     Py_ssize_t n = PyList_GET_SIZE(x), i;
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
-    for (i = 0; i < n && i < PyList_GET_SIZE(x); i++)
-        if (read_value(w, PyList_GET_ITEM(x, i), as_static) < 0) return leave(-1);
-    return leave(PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
+    for (i = 0; i < n; i++) {
+        PyObject *item = list_item(x, i);
+        if (item == NULL) break;
+        int failed = read_held(w, item, as_static);
+        Py_DECREF(item);
+        if (failed) return leave(-1);
+    }
+    return leave(i == n && PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
+}
+
+/* The next item of a dictionary, as new references, if there is one. */
+static inline int next_item(PyObject *dict, Py_ssize_t *position, PyObject **key,
+                            PyObject **value) {
+    Py_BEGIN_CRITICAL_SECTION(dict);
+    if (PyDict_Next(dict, position, key, value)) {
+        Py_INCREF(*key);
+        Py_INCREF(*value);
+    } else {
+        *key = NULL;
+    }
+    Py_END_CRITICAL_SECTION();
+    return *key != NULL;
 }
 
 /* The items, in the order that the dictionary has: each key as a static. */
 static int read_items(Walk *w, PyObject *x) {
     Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
     PyObject *key, *value;
-    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++) {
-        Py_INCREF(key);
-        Py_INCREF(value);
+    for (; n_read < n && next_item(x, &position, &key, &value); n_read++) {
         int failed = read_held(w, key, 1) < 0 || read_held(w, value, 1) < 0;
         Py_DECREF(key);
         Py_DECREF(value);
@@ -447,67 +580,111 @@ done:
     return failed;
 }
 
-/* Whether a dictionary has these very keys, in this order. Runs no Python. */
-static int has_keys(PyObject *dict, const KeyOrder *order) {
+/* The address of the first key, which may be gone; NULL if there is none. */
+static PyObject *first_key(PyObject *dict) {
+    Py_ssize_t position = 0;
     PyObject *key, *value;
-    Py_ssize_t position = 0, i = 0;
-    if (order->keys == NULL || PyList_GET_SIZE(order->keys) != PyDict_GET_SIZE(dict)) return 0;
-    while (PyDict_Next(dict, &position, &key, &value))
-        if (PyList_GET_ITEM(order->keys, i++) != key) return 0;
-    return 1;
+    Py_BEGIN_CRITICAL_SECTION(dict);
+    if (!PyDict_Next(dict, &position, &key, &value)) key = NULL;
+    Py_END_CRITICAL_SECTION();
+    return key;
+}
+
+/* The values of a dictionary, in the order of its sorted keys: a tuple. NULL with an error, or if
+it has not these very keys, in this order. */
+static PyObject *sorted_values(PyObject *dict, const KeyOrder *order) {
+    Py_ssize_t n = order->keys == NULL ? -1 : PyList_GET_SIZE(order->keys);
+    if (n != PyDict_GET_SIZE(dict)) return NULL;
+    PyObject *values = PyTuple_New(n), *key, *value;
+    Py_ssize_t position = 0, n_same = 0;
+    if (values == NULL) return NULL;
+
+    Py_BEGIN_CRITICAL_SECTION(dict); /* no Python runs in it */
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        if (n_same == n || PyList_GET_ITEM(order->keys, n_same) != key) {
+            n_same = -1;
+            break;
+        }
+        PyTuple_SET_ITEM(values, order->places[n_same++], Py_NewRef(value));
+    }
+    Py_END_CRITICAL_SECTION();
+    if (n_same != n) Py_CLEAR(values);
+    return values;
 }
 
 /* Remembers the order of a dictionary's keys: 1. 0 if only JAX knows it, -1 with an error. */
-static int sort_keys(State *state, PyObject *dict, KeyOrder *order) {
-    PyObject *keys = PyDict_Keys(dict), *sorted = NULL;
-    if (keys != NULL) sorted = PyObject_CallOneArg(state->given[SORTED_KEYS], keys);
-    int found = sorted == NULL ? -1 : sorted != Py_None;
-    if (found == 1) {
-        Py_XSETREF(order->keys, Py_NewRef(keys));
-        Py_XSETREF(order->sorted, Py_NewRef(sorted));
+static int sort_keys(Walk *w, PyObject *dict, KeyOrder *order) {
+    PyObject *keys = PyDict_Keys(dict), *pairs = NULL, *sorted = NULL;
+    Py_ssize_t *places = NULL;
+    int is_known = -1;
+    if (keys == NULL) goto done;
+    pairs = PyObject_CallOneArg(w->state->given[SORTED_KEYS], keys);
+    if (pairs == NULL) goto done;
+    is_known = pairs != Py_None;
+    if (!is_known) goto done;
+
+    is_known = -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys);
+    sorted = PyTuple_New(n);
+    places = PyMem_Malloc((n + 1) * sizeof(Py_ssize_t));
+    if (sorted == NULL || places == NULL) {
+        PyErr_NoMemory();
+        goto done;
     }
-    Py_XDECREF(keys);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *pair = PyList_GET_ITEM(pairs, i);
+        PyTuple_SET_ITEM(sorted, i, Py_NewRef(PyTuple_GET_ITEM(pair, 0)));
+        places[PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1))] = i;
+    }
+    PyMem_Free(order->places);
+    order->places = places;
+    places = NULL;
+    Py_XSETREF(order->keys, Py_NewRef(keys));
+    Py_XSETREF(order->sorted, Py_NewRef(sorted));
+    is_known = 1;
+done:
+    PyMem_Free(places);
     Py_XDECREF(sorted);
-    return found;
+    Py_XDECREF(pairs);
+    Py_XDECREF(keys);
+    return is_known;
 }
 
 /* The values of a dictionary in the order of its sorted keys, each after its key. */
 static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *values) {
-    Py_ssize_t n = PyList_GET_SIZE(sorted);
+    Py_ssize_t n = PyTuple_GET_SIZE(values);
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *pair = PyList_GET_ITEM(sorted, i);
-        Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1));
-        if (read_held(w, PyTuple_GET_ITEM(pair, 0), 1) < 0 ||
-            read_held(w, PyList_GET_ITEM(values, number), 0) < 0)
-            return leave(-1);
+        if (read_held(w, PyTuple_GET_ITEM(sorted, i), 1) < 0) return leave(-1);
+        if (read_held(w, PyTuple_GET_ITEM(values, i), 0) < 0) return leave(-1);
     }
     return leave(0);
 }
 
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
-    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0;
-    PyObject *key, *value;
-    if (as_static || !PyDict_Next(x, &position, &key, &value))
+    Py_ssize_t n = PyDict_GET_SIZE(x);
+    PyObject *first = as_static ? NULL : first_key(x);
+    if (first == NULL)
         return push_node(w, type, n) < 0 || enter() < 0 ? -1 : leave(read_items(w, x));
-    KeyOrder *order = &w->state->orders[((size_t)(uintptr_t)key / 16 + n) % N_ORDERS];
-    PyObject *values = PyDict_Values(x), *sorted = NULL;
-    int found = 1;
-    while (found == 1 && values != NULL && !has_keys(x, order)) {
-        found = sort_keys(w->state, x, order); /* which runs Python, that may change any */
-        Py_CLEAR(values);
-        values = PyDict_Values(x);
+
+    KeyOrder *order = &w->orders[((size_t)(uintptr_t)first / 16 + n) % N_ORDERS];
+    PyObject *values = sorted_values(x, order);
+    int is_known = 1;
+    while (values == NULL && is_known == 1 && !PyErr_Occurred()) {
+        is_known = sort_keys(w, x, order); /* which runs Python, that may change any */
+        if (is_known == 1) values = sorted_values(x, order);
     }
+
     int failed = -1;
-    if (values != NULL && found == 1) {
-        sorted = Py_NewRef(order->sorted);
+    if (values != NULL) {
+        PyObject *sorted = Py_NewRef(order->sorted); /* one below may take its place */
         failed = read_sorted(w, type, sorted, values);
-    } else if (values != NULL && found == 0 && push_node(w, type, -1) == 0) {
+        Py_DECREF(sorted);
+        Py_DECREF(values);
+    } else if (is_known == 0 && push_node(w, type, -1) == 0) {
         failed = read_node(w, type, x, 0);
     }
-    Py_XDECREF(sorted);
-    Py_XDECREF(values);
     return failed;
 }
 

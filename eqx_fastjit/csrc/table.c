@@ -53,6 +53,7 @@ static Specialization *specialization_from(Walk *w) {
         return (Specialization *)PyErr_NoMemory();
     }
     for (size_t i = 0; i < w->n_trail; i++) self->trail[i] = w->trail[i];
+    self->trail[w->n_trail] = no_entry;
     for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
     self->n_trail = w->n_trail;
     self->n_witnesses = w->n_mutables;
@@ -154,23 +155,35 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* The one for the same calls as a walk, a new reference; NULL if there is none, or an error. Most
-calls are like the one before, which is in the cell `last`, and need no hash. One that is stale
-stays until another takes its place. */
+/* Has a walk expect what the last call had: most calls are like the one before. */
+void table_expect(PyObject *last, Walk *w) {
+    w->last = (Specialization *)PyCell_Get(last);
+    if (w->last != NULL) w->next = w->last->trail;
+}
+
+/* The one for the same calls as a walk, a new reference; NULL if there is none, or an error. The
+one of the last call needs no hash. One that is stale stays until another takes its place. */
 Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
-    Specialization *found = (Specialization *)PyCell_Get(last);
-    if (found != NULL && found->n_trail == w->n_trail &&
-        trail_identical(found->trail, w->trail, w->n_trail) &&
-        is_stale(found, w->state, w->mutables, w->n_mutables) == 0)
-        return found;
-    Py_XDECREF(found);
+    Specialization *same = w->last;
+    int is_last = w->next != &no_entry && w->next->kind == END && w->n_mutables == same->n_witnesses;
+    if (is_last) return (Specialization *)Py_NewRef((PyObject *)same);
+
+    /* Equal ones may have other objects, whose state was compared; and theirs may have changed. */
+    if (walk_own_trail(w) < 0) return NULL;
+    is_last = same != NULL && same->n_trail == w->n_trail &&
+              trail_identical(same->trail, w->trail, w->n_trail);
+    if (is_last && is_stale(same, w->state, w->mutables, w->n_mutables) == 0)
+        return (Specialization *)Py_NewRef((PyObject *)same);
     if (PyErr_Occurred()) return NULL;
+
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
-    found = (Specialization *)Py_XNewRef(PyDict_GetItemWithError(table, (PyObject *)wanted));
-    if (found != NULL && is_stale(found, w->state, wanted->witnesses, wanted->n_witnesses) != 0)
-        Py_CLEAR(found);
+    PyObject *found;
+    get_item(table, (PyObject *)wanted, &found);
+    same = (Specialization *)found;
+    if (same != NULL && is_stale(same, w->state, wanted->witnesses, wanted->n_witnesses) != 0)
+        Py_CLEAR(same);
     Py_DECREF(wanted);
-    if (found != NULL) PyCell_Set(last, (PyObject *)found);
-    return found;
+    if (same != NULL) PyCell_Set(last, (PyObject *)same);
+    return same;
 }

@@ -13,17 +13,16 @@ def as_users_have_it():
 
 @pytest.fixture
 def results():
-    """Hand-made results: two widths, a whole function, a loop, and a first call."""
+    """A results file: two widths, a whole function, and a first call."""
 
     def entry(name, group, times):
         return {"name": name, "group": group, "title": f"a {name}", "times": times}
 
     def calls(ours):
         times = {"jit": 10.0, "flat": 9.0, "eqx": 100.0, "ours": ours}
-        by = {name: [x] * 8 for name, x in times.items()}
-        return {"dispatch": by, "blocked": by}
+        of_rounds = {contender: [time] * 8 for contender, time in times.items()}
+        return {"dispatch": of_rounds, "blocked": of_rounds}
 
-    loop = {"trick": [9.0], "install": [8.0], "jit": [5], "eqx": [10], "ours": [4]}
     return {
         "date": "2026-01-02T03:04:05+00:00",
         "command": "python -m benchmarks",
@@ -38,7 +37,6 @@ def results():
             entry("mlp_8", "table", calls(5.0)),
             entry("mlp_16", "table", calls(20.0)),
             entry("gan", "zoo", calls(8.0)),
-            entry("decode", "loops", {"iteration": loop}),
             entry("first_call", "first", {"total": {"eqx": [2.0], "ours": [3.0]}}),
         ],
     }

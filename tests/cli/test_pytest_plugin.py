@@ -1,7 +1,4 @@
-"""The pytest plugin: a marker and a fixture, with `explain`'s text as the failure.
-
-Promise 38 of docs/reliability.md.
-"""
+"""The pytest plugin: a marker and a fixture, with `explain`'s text as the failure."""
 
 from tests.support.commands import command
 

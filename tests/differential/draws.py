@@ -52,13 +52,14 @@ _STATIC_ARRAY = _tagged(
 
 def _dict(values, *, is_sorted=False):
     """A dictionary, in the order that was drawn, or sorted."""
-    pairs = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
-    return pairs.map(
-        lambda d: [
-            "dict",
-            *([["plain", k], v] for k, v in (sorted if is_sorted else list)(d.items())),
-        ]
-    )
+    order = sorted if is_sorted else list
+
+    def described(dictionary):
+        pairs = order(dictionary.items())
+        return ["dict", *([["plain", key], value] for key, value in pairs)]
+
+    keys = st.sampled_from("abc")
+    return st.dictionaries(keys, values, max_size=3).map(described)
 
 
 def _sorted_dict(values):
@@ -106,12 +107,18 @@ def static(scalars, *, mutable, arrays, dictionary=_dict):
             ]
         return st.one_of(kinds)
 
-    base = [hashable, *([_STATIC_ARRAY] if arrays else [])]
-    return st.recursive(st.one_of(base), extend, max_leaves=4)
+    base = hashable
+    if arrays:
+        base = st.one_of(hashable, _STATIC_ARRAY)
+    return st.recursive(base, extend, max_leaves=4)
 
 
 def tree(leaves, statics, aux):
     """An argument: a pytree of arrays and statics."""
+
+    def node(aux_and_children):
+        description, children = aux_and_children
+        return ["node", description, *children]
 
     def extend(inner):
         return st.one_of(
@@ -122,9 +129,7 @@ def tree(leaves, statics, aux):
             _tagged("inner", inner),
             _tagged("holder", inner, statics),
             _tagged("registered", inner, aux),
-            st.tuples(aux, st.lists(inner, max_size=2)).map(
-                lambda x: ["node", x[0], *x[1]]
-            ),
+            st.tuples(aux, st.lists(inner, max_size=2)).map(node),
         )
 
     return st.recursive(st.one_of(ARRAY, leaves), extend, max_leaves=6)

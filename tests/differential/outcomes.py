@@ -24,9 +24,8 @@ def make_function(seen):
     def function(tree, n=2):
         text = show(tree)
         seen.append(text)
-        found = arrays(tree)
         total = sum(
-            jnp.sum(x.astype(jnp.float32)) * (i + n) for i, x in enumerate(found)
+            jnp.sum(x.astype(jnp.float32)) * (i + n) for i, x in enumerate(arrays(tree))
         )
         return {"total": total, "text": text, "tree": tree, "n": n}
 
@@ -57,21 +56,19 @@ def make_callable(kind, jit, seen):
 def call(f, tree, spelling):
     if spelling == "keyword":
         return f(tree=tree, n=2)
-    return f(tree, 2) if spelling == "position" else f(tree)
+    if spelling == "position":
+        return f(tree, 2)
+    return f(tree)
 
 
 def _described(out):
     """A result as text, with the values of its arrays."""
-    found = [
-        [
-            str(x.dtype),
-            list(x.shape),
-            np.asarray(x).tolist(),
-            getattr(x, "weak_type", 0),
-        ]
-        for x in arrays(out)
-    ]
-    return [show(out), found]
+    return [show(out), [_described_array(x) for x in arrays(out)]]
+
+
+def _described_array(x):
+    weak_type = getattr(x, "weak_type", 0)
+    return [str(x.dtype), list(x.shape), np.asarray(x).tolist(), weak_type]
 
 
 def run(program, jit):
@@ -79,14 +76,16 @@ def run(program, jit):
     values = [build(description) for description in program["values"]]
     seen = []
     f = make_callable(program["callable"], jit, seen)
+
     outcomes = []
     for kind, i, *more in program["steps"]:
         if kind == "change":
-            which, value = more
-            found = mutables(values[i])
-            if found:
-                change(found[which % len(found)], build(value))
+            which, description = more
+            objects = mutables(values[i])
+            if objects:
+                change(objects[which % len(objects)], build(description))
             continue
+
         spelling, is_kept = more
         value = values[i] if is_kept else build(program["values"][i])
         try:

@@ -147,13 +147,16 @@ def show(x, *, static=False):
         return f"object {OBJECTS.index(x)}"
     if callable(x):
         return f"{name} {x.__name__}"
+
     parts = parts_of(x)
     if not parts:
         return f"{name} {x!r}" if isinstance(x, _SCALARS) else name
+
     shown = [
         f"{key!r}={show(part, static=static or key in _STATIC_PARTS)}"
         for key, part in parts
     ]
+
     # JAX sorts the keys of a dictionary that it flattens; a set has no order.
     if (type(x) is dict and not static) or isinstance(x, set | frozenset):
         shown.sort()
@@ -169,19 +172,27 @@ def arrays(x):
 
 # --- changes in place ---
 
+_MUTABLE = (
+    *(list, dict, set, collections.deque),
+    *(Mutable, Configured, types.SimpleNamespace),
+)
+
 
 def mutables(x):
     """All that can be changed in place below a value, itself included."""
-    here = [x] if isinstance(x, list | dict | set | collections.deque) else []
-    if isinstance(x, Mutable | Configured | types.SimpleNamespace):
-        here = [x]
-    return here + [m for _, part in parts_of(x) for m in mutables(part)]
+    out = [x] if isinstance(x, _MUTABLE) else []
+    for _, part in parts_of(x):
+        out += mutables(part)
+    return out
 
 
 def change(x, value):
     """Change one object in place, in a way that differs with the value."""
     if isinstance(x, list | collections.deque):
-        x.append(value) if len(x) < 2 else x.__setitem__(0, value)
+        if len(x) < 2:
+            x.append(value)
+        else:
+            x[0] = value
     elif isinstance(x, dict):
         key = next(iter(x), "new")
         x[key] = value

@@ -1,6 +1,7 @@
 """The pages of the documentation, and their code blocks."""
 
 import re
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,11 +39,11 @@ def text_of(page: str) -> str:
 def blocks_of(page: str, language: str | None = None) -> list[Block]:
     """The blocks of a page, or those of a language."""
     text = text_of(page)
-    out, end = [], 0
+    blocks, end = [], 0
     for match in _FENCE.finditer(text):
         follows = not text[end : match.start()].strip()
         end = match.end()
-        lines = [x.removeprefix(match["indent"]) for x in match["body"].splitlines()]
+        source = textwrap.dedent(match["body"])
         line = text.count("\n", 0, match.start("body")) + 1
-        out.append(Block(match["language"], "\n".join(lines) + "\n", line, follows))
-    return [b for b in out if language in (None, b.language)]
+        blocks.append(Block(match["language"], source, line, follows))
+    return [block for block in blocks if language in (None, block.language)]

@@ -12,19 +12,29 @@ import sys
 import types
 
 
-page, blocks = sys.argv[1], json.load(sys.stdin)
+def at_line(line, source):
+    """Code whose first line has this number."""
+    return "\n" * (line - 1) + source
+
+
+page = sys.argv[1]
+blocks = json.load(sys.stdin)
+
+# The page as code alone, for `inspect` and tracebacks.
 code = ""
 for line, source in blocks:
     code += "\n" * (line - 1 - code.count("\n")) + source
 linecache.cache[page] = (len(code), None, code.splitlines(keepends=True), page)
+
 # What is defined in `__main__` names it, and must be found there.
-runner, main = sys.modules["__main__"], types.ModuleType("__main__")
+runner = sys.modules["__main__"]  # kept alive
+main = types.ModuleType("__main__")
 main.__file__ = page
 sys.modules["__main__"] = main
+
 printed = []
 for line, source in blocks:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile("\n" * (line - 1) + source, page, "exec"), main.__dict__)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(at_line(line, source), page, "exec"), main.__dict__)
     printed.append(out.getvalue())
 json.dump(printed, sys.stdout)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.programs import run_python
 
-from .pages import blocks_of, PAGES, ROOT, text_of
+from .pages import Block, blocks_of, PAGES, ROOT, text_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -42,32 +42,40 @@ def _python(*words: object, **options: Any) -> str:
 def test_code_prints_what_the_page_says(page, tmp_path):
     """Where no text follows a block, it prints nothing."""
     blocks = blocks_of(page)
-    code = [b for b in blocks if b.language == "python"]
+    code = [block for block in blocks if block.language == "python"]
     words = ("-W", "error", "-m", "tests.docs.run_blocks", page)
-    given = json.dumps([[b.line, b.source] for b in code])
-    shown = json.loads(_python(*words, stdin=given, cwd=tmp_path))
-    printed = dict(zip(code, shown, strict=True))
-    checker, wrong = doctest.OutputChecker(), []
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
-        if block not in printed:
-            continue
-        is_shown = after is not None and after.language == "text" and after.follows
-        wanted, got = after.source if is_shown else "", printed[block]
-        if not checker.check_output(wanted, got, _ELLIPSIS):
+    stdin = json.dumps([[block.line, block.source] for block in code])
+    printed = json.loads(_python(*words, stdin=stdin, cwd=tmp_path))
+
+    wrong = []
+    for block, got in zip(code, printed, strict=True):
+        wanted = _text_after(block, blocks)
+        if not doctest.OutputChecker().check_output(wanted, got, _ELLIPSIS):
             wrong.append(f"{page}:{block.line} prints\n{got}\nnot\n{wanted}")
     assert not wrong, "\n\n".join(wrong)
 
 
+def _text_after(block: Block, blocks: list[Block]) -> str:
+    """The text directly after a block of code, if there is one."""
+    following = blocks[blocks.index(block) + 1 :]
+    if following and following[0].language == "text" and following[0].follows:
+        return following[0].source
+    return ""
+
+
 def test_tests_that_are_shown_pass(tmp_path):
     """Tests in blocks are run by pytest."""
-    shown = [b.source for page in _WITH_PYTHON for b in blocks_of(page, "python")]
-    shown = [source for source in shown if _TEST.search(source)]
-    for i, source in enumerate(shown):
-        (tmp_path / f"test_{i}.py").write_text(source)
+    n_tests = 0
+    for page in _WITH_PYTHON:
+        for block in blocks_of(page, "python"):
+            tests = _TEST.findall(block.source)
+            if tests:
+                (tmp_path / f"test_{n_tests}.py").write_text(block.source)
+                n_tests += len(tests)
+
     words = ("-m", "pytest", "-q", "-W", "error", "--rootdir", ".")
     out = _python(*words, cwd=tmp_path)
-    n = sum(len(_TEST.findall(source)) for source in shown)
-    assert n and f"{n} passed" in out, out
+    assert n_tests and f"{n_tests} passed" in out, out
 
 
 # --- commands -------------------------------------------------------------------------
@@ -81,15 +89,16 @@ _OTHERS = {
 
 def _commands(page: str) -> list[list[str]]:
     """The commands in `sh` blocks, without environment variables."""
-    out = []
+    commands = []
     for block in blocks_of(page, "sh"):
-        for line in block.source.replace("\\\n", " ").splitlines():
-            for command in line.split("&&"):
-                words = shlex.split(command, comments=True)
-                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-                    words = words[1:]
-                out += [words] if words else []
-    return out
+        text = block.source.replace("\\\n", " ").replace("&&", "\n")
+        for line in text.splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                commands.append(words)
+    return commands
 
 
 @functools.cache
@@ -100,22 +109,33 @@ def _options_of(*command: str) -> set[str]:
 
 
 def _check(words: list[str]) -> None:
+    """Check that a command exists, its options, and the tests that it names."""
     options = {w.partition("=")[0] for w in words if w.startswith("--")}
-    assert all((ROOT / w).exists() for w in words if w.startswith("tests/")), words
-    if words[0] == "eqx-fastjit":
-        subcommand = [w for w in words[1:2] if not w.startswith("-")]
-        known = _options_of("-m", "eqx_fastjit", *subcommand)
-        scripts = [i for i, w in enumerate(words) if w.endswith(".py")]
-        own = words[: scripts[0]] if scripts else words
-        assert {w for w in own if w.startswith("--")} <= known, words
-    elif words[:2] == ["python", "-m"]:
-        assert importlib.util.find_spec(words[2]) is not None, words
-        if options and words[2].startswith("benchmarks"):
-            assert options <= _options_of("-m", words[2]), words
-    elif words[0] == "python":
-        assert options <= _options_of(words[1]), words
-    elif words[0] not in _OTHERS:
-        assert shutil.which(words[0]) or (ROOT / words[0]).exists(), words
+    for word in words:
+        assert not word.startswith("tests/") or (ROOT / word).exists(), words
+
+    match words:
+        case ["eqx-fastjit", *_]:
+            _check_options_of_the_command(words)
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None, words
+            if options and module.startswith("benchmarks"):
+                assert options <= _options_of("-m", module), words
+        case ["python", script, *_]:
+            assert options <= _options_of(script), words
+        case [name, *_]:
+            is_known = name in _OTHERS or shutil.which(name)
+            assert is_known or (ROOT / name).exists(), words
+
+
+def _check_options_of_the_command(words: list[str]) -> None:
+    """Those after a script are the script's."""
+    subcommand = [w for w in words[1:2] if not w.startswith("-")]
+    known = _options_of("-m", "eqx_fastjit", *subcommand)
+    for word in words:
+        if word.endswith(".py"):
+            break
+        assert not word.startswith("--") or word in known, words
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)])
@@ -135,11 +155,16 @@ def test_what_is_installed_is_the_checkout_or_a_dependency(page):
     """In each line, also within a sentence. `.ci/run` runs those of the README."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    known = {re.split(r"[^\w-]", x)[0] for y in extras.values() for x in y}
+    requirements = [text for extra in extras.values() for text in extra]
+    dependencies = {re.split(r"[^\w-]", text)[0] for text in requirements}
+
     for line in re.findall(r"pip install [^&`\n]+", text_of(page)):
-        words = shlex.split(line.partition("  #")[0])[2:]
-        targets = [word for word in words if not word.startswith("-")]
-        for target in [] if line.strip() in _RELEASED else targets:
-            name, _, wanted = target.rstrip("]").partition("[")
-            assert name == "." or target in known - {"eqx_fastjit"}, line
-            assert not wanted or {*wanted.split(",")} <= extras.keys(), line
+        if line.strip() in _RELEASED:
+            continue
+        _, _, *words = shlex.split(line, comments=True)
+        for target in words:
+            if target.startswith("-"):
+                continue
+            name, _, extra = target.rstrip("]").partition("[")
+            assert name == "." or target in dependencies - {"eqx_fastjit"}, line
+            assert not extra or {*extra.split(",")} <= extras.keys(), line

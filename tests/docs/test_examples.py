@@ -12,13 +12,14 @@ QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @pytest.mark.parametrize("name", ["train_mlp", "act_loop"])
 def test_an_example_is_faultless(name, tmp_path):
-    options = "--fail-on", "any"
-    report, run = doctor(EXAMPLES / f"{name}.py", tmp_path, *options, **QUICK)
-    assert run.stdout and all("later" in x or "saves" not in x for x in report["rows"])
+    options = ("--fail-on", "any")
+    report, process = doctor(EXAMPLES / f"{name}.py", tmp_path, *options, **QUICK)
+    assert process.stdout
+    assert not [row for row in report["rows"] if "saves" in row and "later" not in row]
 
 
 def test_the_faulty_example_has_its_faults(tmp_path):
     report, _ = doctor(EXAMPLES / "faulty_train.py", tmp_path, **QUICK)
-    (found,) = (x for x in report["rows"] if "saves" in x and "later" not in x)
-    assert [x["rule"] for x in found["parts"]] == ["number", "batch"]
-    assert [found["compilations"], found["programs"]] == [8, 2]
+    (row,) = [row for row in report["rows"] if "saves" in row and "later" not in row]
+    assert [part["rule"] for part in row["parts"]] == ["number", "batch"]
+    assert (row["compilations"], row["programs"]) == (8, 2)

@@ -18,7 +18,7 @@ import gc
 import math
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import attrs
 import equinox as eqx
@@ -685,3 +685,28 @@ def test_a_class_registered_after_its_first_use(register, around, base, eq):
         assert f(around(Late(X * i)))[0].tolist() == [2 * i, 2 * i]
         assert compiled(around(Late(X * i)))[0].tolist() == [2 * i, 2 * i]
     assert len(traces) == 1
+
+
+class CountedReads(np.ndarray):
+    """An array that notes when all of it is read."""
+
+    reads: ClassVar[list] = []
+
+    def __reduce_ex__(self, protocol):
+        CountedReads.reads.append(id(self))
+        return super().__reduce_ex__(protocol)
+
+
+def test_a_cache_miss_reads_no_array_of_other_functions():
+    """A static array of NumPy is only read for calls that have it."""
+
+    def compiled_for(array):
+        f = eqx_fastjit.filter_jit(lambda holder: holder.x + holder.static)
+        f(Holder(X, array))
+        return f
+
+    arrays = [np.ones(2).view(CountedReads) for _ in range(4)]
+    functions = [compiled_for(array) for array in arrays[:3]]
+    CountedReads.reads.clear()
+    functions.append(compiled_for(arrays[3]))
+    assert set(CountedReads.reads) == {id(arrays[3])}

@@ -96,6 +96,14 @@ def test_what_is_logged(caplog):
         assert [logged(jit, f) for jit in jits] == [False, False, True]
 
 
+def test_a_malformed_record_is_no_error_of_the_caller(monkeypatch):
+    """Of JAX's logger: what cannot be formatted is the affair of Python's handlers."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logger = logging.getLogger("jax._src.callback")
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.error("%d of %d", "one")
+
+
 @pytest.mark.parametrize("template", ["{trace}: {msg}", "{", None])
 def test_equinox_with_another_text(monkeypatch, template):
     """Whatever fields its text has, the error is Equinox's, with the message."""

@@ -4,8 +4,10 @@ Promises 27, 28 of docs/reliability.md.
 """
 
 import collections
+import dataclasses
 import functools
 import gc
+import tracemalloc
 
 import equinox as eqx
 import jax
@@ -14,7 +16,7 @@ import pytest
 
 from eqx_fastjit import _function, engine, filter_jit
 from tests.support.memory import collect, dead, Held, references
-from tests.support.modules import Holder
+from tests.support.modules import Hashed, Holder
 from tests.support.programs import run_program
 from tests.support.traces import count_traces
 
@@ -154,6 +156,13 @@ def test_a_function_dies_that_its_own_programs_refer_to(how):
     assert dead(*refs) == [True] * 6
 
 
+class Unhashable:
+    """Has an `__eq__` and no hash."""
+
+    def __eq__(self, other):
+        return type(other) is type(self)
+
+
 class Adds:
     def __call__(self, x):
         return x + 1
@@ -189,6 +198,27 @@ def test_functions_with_names_that_are_made_up():
         make(i)
     filter_jit(first)(X)
     assert traces == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["same", "hashed", "fields", "state"])
+def test_a_class_of_statics_dies(kind):
+    """Of whatever comparison, once nothing is compiled for its instances any more."""
+    make = {
+        "same": lambda: type("Own", (), {}),
+        "hashed": lambda: type("Own", (Hashed,), {}),
+        "fields": lambda: dataclasses.make_dataclass("Own", [("value", int)]),
+        "state": lambda: type("Own", (Unhashable,), {}),
+    }[kind]
+    f = filter_jit(lambda x, static: x)
+    classes = [make() for _ in range(3)]
+    for cls in classes:
+        f(X, object.__new__(cls)), f(X, [object.__new__(cls)])
+    refs = references(*classes)
+    del cls, classes
+    f.clear_cache()
+    jax.clear_caches()
+    assert all(dead(*refs))
+    assert f(X, make()) is not None  # maybe where one of them was
 
 
 # --- arguments and results ---
@@ -282,6 +312,26 @@ def test_what_a_hit_was_given_is_not_kept():
 
 
 # --- memory ---
+
+
+@pytest.mark.one_engine
+@pytest.mark.skipif(engine() != "native", reason="the extension was not built")
+def test_an_enormous_call_keeps_no_memory():
+    """A call that reads very many leaves, once, leaves no buffers of that size."""
+    f = filter_jit(lambda x, leaves: x)
+    deep = ()
+    for _ in range(20_000):
+        deep = (deep,)
+    tracemalloc.start()
+    f(X, [1])
+    before = tracemalloc.get_traced_memory()[0]
+    with pytest.raises(RecursionError):
+        f(X, [[1] * 1_000_000, deep])
+    collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 4e6
+
 
 # Bytes of Python for each, and of the process in all. JAX keeps thousands of entries
 # for functions, and classes for ever.

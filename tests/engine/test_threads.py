@@ -3,6 +3,8 @@
 Promise 29 of docs/reliability.md.
 """
 
+import sys
+import threading
 import warnings
 
 import equinox as eqx
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _facts, filter_jit
 from tests.support.threads import in_threads
 
 
@@ -68,3 +70,33 @@ def test_python_warns_no_more_often():
             filter_jit(lambda x, n: x)(X, n)
             warnings.warn("shown once", UserWarning, stacklevel=1)
     assert len(shown) == 1
+
+
+@pytest.mark.skipif(
+    getattr(sys.flags, "context_aware_warnings", False),
+    reason="here, each thread has filters of its own",
+)
+def test_donating_in_two_threads_at_once_leaves_no_filter():
+    """The one that begins first ends first: Python's filters are as they were."""
+    begun, ended = [[threading.Event() for _ in range(2)] for _ in range(2)]
+
+    def target(i):
+        def fun(x):
+            begun[i].set()
+            (begun[1] if i == 0 else ended[0]).wait()
+            return x.sum()  # cannot reuse `x`
+
+        if i == 1:
+            begun[0].wait()
+        filter_jit(fun, donate="all")(jnp.ones(3 + i))
+        ended[i].set()
+
+    before = list(warnings.filters)
+    in_threads(2, target)
+    assert warnings.filters == before
+
+
+def test_nothing_is_kept_for_a_thread_that_has_ended():
+    before = len(_facts.compilations)
+    in_threads(4, lambda i: filter_jit(lambda x: x + i)(X))
+    assert len(_facts.compilations) == before

@@ -103,14 +103,8 @@ STATICS = (1.5, None, True, -0.0, b"\0", 1 + 2j, Mode.FAST, Config(1.0), "ü\n",
 def statics(layer, x, n=2, *, name="x", act=lambda x: x):
     ran.append("statics")
     out = {"layer": layer, "pair": Pair(layer(x), (n, name)), "node": Node(x, "tag")}
-    return out, [
-        *STATICS,
-        ...,
-        jnp.float32,
-        np.dtype("int8"),
-        jax.nn.relu,
-        np.dtype("int16"),
-    ]
+    types = [jnp.float32, np.dtype("int8"), jax.nn.relu, np.dtype("int16")]
+    return out, [*STATICS, ..., *types]
 
 
 def keys(key, x):
@@ -245,16 +239,20 @@ def check(folder, functions, trusted):
         loaded = eqx_fastjit.load(path, allow=("tests",), trusted=trusted)
         ran.clear()
         results = [loaded(*test.arguments()) for _ in range(3)]
-        given = test.arguments()
-        results.append(loaded(*given))
+        arguments = test.arguments()
+        results.append(loaded(*arguments))
         assert not ran, ran
-        used = [x for x in jtu.tree_leaves(given) if isinstance(x, jax.Array)]
-        theirs = test.arguments()
-        want = filter_jit(test)(*theirs)
-        assert [x.is_deleted() for x in used] == [
-            x.is_deleted() for x in jtu.tree_leaves(theirs) if isinstance(x, jax.Array)
-        ]
+
+        original_arguments = test.arguments()
+        want = filter_jit(test)(*original_arguments)
+        assert _deleted(arguments) == _deleted(original_arguments)
         for got in results:
             # The results of `jax.export.Exported.call` are always committed.
             assert_same(got, want, committed=trusted, rtol=1e-5)
         print(f"{name}: same")
+
+
+def _deleted(arguments):
+    """Whether each array was donated."""
+    leaves = jtu.tree_leaves(arguments)
+    return [x.is_deleted() for x in leaves if isinstance(x, jax.Array)]

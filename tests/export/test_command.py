@@ -63,6 +63,7 @@ def export(module, function, args, *options):
 def test_export_writes_a_file(module, args, capsys):
     assert export(module, "jitted", args, "--compiled") == 0
     assert "f (" in capsys.readouterr().out
+
     import exported_by_command
 
     x = jnp.arange(3.0)
@@ -100,7 +101,8 @@ def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
     for options, n in ((), 50), (("--all",), 102):
         assert cli.main(["show", str(tmp_path / "f"), *options]) == 0
         out = capsys.readouterr().out
-        assert len([x for x in out.splitlines() if x.startswith("    values")]) == n - 1
+        shown = [line for line in out.splitlines() if line.startswith("    values")]
+        assert len(shown) == n - 1
     assert "more" not in out
 
 

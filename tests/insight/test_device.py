@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _blocking, filter_jit
 from eqx_fastjit._facts import Place
-from eqx_fastjit._function import Function
 from eqx_fastjit.insight.record import _device
 from eqx_fastjit.insight.record._device import Device, Use
 from eqx_fastjit.insight.record._waits import Wait
@@ -227,7 +226,11 @@ def test_only_calls_that_run_and_compile_nothing_count():
 
 def test_after_the_context_all_is_as_before():
     def hooked():
-        return [*vars(type(jnp.ones(()))).values(), *vars(np).values(), Function.jit]
+        return [
+            *vars(type(jnp.ones(()))).values(),
+            *vars(np).values(),
+            _blocking.observer,
+        ]
 
     before = hooked()
     with Device() as device:

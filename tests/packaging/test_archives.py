@@ -1,7 +1,5 @@
 """The wheel has the package alone, and works without a C compiler.
 
-Promise 33 of docs/reliability.md.
-
 The source archive has all that git has.
 """
 
@@ -53,8 +51,8 @@ def build(source, out, *kinds, **environment):
 
 
 def one(folder, pattern):
-    (found,) = folder.glob(pattern)
-    return found
+    (file,) = folder.glob(pattern)
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +100,17 @@ def test_a_wheel_names_its_commands_and_extras(built):
         entry_points = archive.read(f"{folder}/entry_points.txt").decode()
     assert "eqx-fastjit = eqx_fastjit.cli:main" in entry_points
     assert "eqx_fastjit = eqx_fastjit.pytest_plugin" in entry_points
-    extras = {x.split()[1] for x in metadata if x.startswith("Provides-Extra")}
-    assert extras == {"bench", "export", "insight", "profile", "test", "docs", "dev"}
-    needed = [x for x in metadata if x.startswith("Requires-Dist")]
-    always = {x.split()[1].split(">")[0] for x in needed if "extra ==" not in x}
-    assert always == {"equinox", "jax", "jaxlib", "jaxtyping"}
+
+    def values_of(field):
+        prefix = f"{field}: "
+        lines = [line for line in metadata if line.startswith(prefix)]
+        return [line.removeprefix(prefix) for line in lines]
+
+    extras = {"bench", "export", "insight", "profile", "test", "docs", "dev"}
+    assert {*values_of("Provides-Extra")} == extras
+    always = [x for x in values_of("Requires-Dist") if "extra ==" not in x]
+    names = {requirement.partition(">")[0] for requirement in always}
+    assert names == {"equinox", "jax", "jaxlib", "jaxtyping"}
 
 
 def test_a_source_archive_has_what_git_has(built, in_git):
@@ -121,29 +125,39 @@ def test_a_source_archive_has_what_git_has(built, in_git):
 @pytest.mark.parametrize("remote", ["https://github.com/a/b.git", "git@github.com:a/b"])
 def test_links_work_on_the_package_index(tmp_path, in_git, remote):
     """The README's links and pictures are those of the repository it is built from."""
+    tree = tmp_path / "tree"
     for name in in_git:
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / "tree" / name)
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
     for command in ("init -q", f"remote add origin {remote}"):
-        subprocess.run(["git", *command.split()], cwd=tmp_path / "tree", check=True)
+        subprocess.run(["git", *command.split()], cwd=tree, check=True)
+
     out = tmp_path / "out"
-    ended = build(tmp_path / "tree", out, "wheel", CC="false")
+    ended = build(tree, out, "wheel", CC="false")
     assert ended.returncode == 0, ended.stderr
     with zipfile.ZipFile(one(out, "*.whl")) as archive:
         metadata = archive.read(f"eqx_fastjit-{VERSION}.dist-info/METADATA").decode()
     assert "Project-URL: Issues, https://github.com/a/b/issues\n" in metadata
-    readme = re.sub(r"```.*?```", "", metadata.partition("\n\n")[2], flags=re.S)
-    links = re.findall(r"\]\(([^)]+)\)|src(?:set)?=\"([^\"]+)\"", readme)
-    targets = [a or b for a, b in links if not (a or b).startswith("#")]
-    assert targets and all(x.startswith("https://") for x in targets)
-    pictures = [x for x in targets if x.endswith(".svg")]
+
+    _, _, readme = metadata.partition("\n\n")
+    links, pictures = targets_in(readme)
+    blob = "https://github.com/a/b/blob/HEAD/"
     raw = "https://raw.githubusercontent.com/a/b/HEAD/"
-    assert pictures and all(x.startswith(raw) for x in pictures)
-    for target in targets:
-        _, found, path = target.partition("/a/b/blob/HEAD/")
-        if found or target.startswith(raw):
-            path = path or target.removeprefix(raw)
-            assert (ROOT / path.partition("#")[0]).exists(), target
+    assert links and all(link.startswith("https://") for link in links)
+    assert pictures and all(picture.startswith(raw) for picture in pictures)
+    for target in (*links, *pictures):
+        for prefix in (blob, raw):
+            if target.startswith(prefix):
+                path, _, _ = target.removeprefix(prefix).partition("#")
+                assert (ROOT / path).exists(), target
+
+
+def targets_in(readme):
+    """The links of a page to other pages, and its pictures."""
+    text = re.sub(r"```.*?```", "", readme, flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#][^)]*)\)", text)
+    pictures = re.findall(r"src(?:set)?=\"([^\"]+)\"", text)
+    return links, pictures
 
 
 @pytest.mark.parametrize(
@@ -205,10 +219,25 @@ def test_a_missing_or_broken_extension_is_one_warning(copied, tmp_path, is_broke
     reason = "cannot be loaded" if is_broken else "was not built"
     assert ended.stderr.count(f"the C extension {reason}") == 1
     assert not is_broken or NATIVE in ended.stderr
+
     ended = copied(EQX_FASTJIT_ENGINE="python")
     assert ended.stdout.startswith("python") and ended.stderr == ""
+
     ended = copied(EQX_FASTJIT_ENGINE="native")
     assert ended.returncode and "EQX_FASTJIT_ENGINE=native, but the C" in ended.stderr
+
+
+def test_a_checkout_in_place_of_an_installed_build(copied, tmp_path):
+    """The warning says that the extension was built, and where it is."""
+    installed = tmp_path / "site"
+    (installed / NATIVE).parent.mkdir(parents=True)
+    shutil.copy(ROOT / NATIVE, installed / NATIVE)
+    path = os.pathsep.join(map(str, (tmp_path, installed)))
+    ended = copied(PYTHONPATH=path)
+    assert ended.stdout.startswith("python")
+    text = f"was not built in {tmp_path / 'eqx_fastjit'}, which is imported in place of"
+    assert text in ended.stderr and str(installed / "eqx_fastjit") in ended.stderr
+    assert "pip install -e ." in ended.stderr
 
 
 def test_the_version_is_told_without_the_dependencies():

@@ -28,7 +28,9 @@ def calls():
 
 
 def outputs():
-    f, x, held = jit(lambda x, n: (x + n, {"n": n})), jnp.ones(10_000), []
+    f = jit(lambda x, n: (x + n, {"n": n}))
+    x = jnp.ones(10_000)
+    held = []
 
     def do(i):
         held.append(f(x, 1))
@@ -81,8 +83,15 @@ def retraces():
     return do
 
 
-AMOUNTS = {calls: 20_000, outputs: 1_000, methods: 4_000, wrapped: 4_000}
-AMOUNTS |= {lambdas: 120, classes: 120, retraces: 16}
+AMOUNTS = {
+    calls: 20_000,
+    outputs: 1_000,
+    methods: 4_000,
+    wrapped: 4_000,
+    lambdas: 120,
+    classes: 120,
+    retraces: 16,
+}
 for kind, n in AMOUNTS.items():
     each, in_all = growth(kind(), n)
     print(kind.__name__, round(each, 1), in_all)

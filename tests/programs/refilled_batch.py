@@ -34,7 +34,8 @@ def step(model, x, y):
         return jnp.mean((jax.vmap(model)(x)[:, 0] - y) ** 2)
 
     value, grads = loss(model)
-    return value, eqx.apply_updates(model, jax.tree.map(lambda g: -1e-3 * g, grads))
+    updates = jax.tree.map(lambda g: -1e-3 * g, grads)
+    return value, eqx.apply_updates(model, updates)
 
 
 def aligned(shape):
@@ -48,7 +49,9 @@ def train(convert):
     model = eqx.nn.MLP(256, 1, 512, 2, key=jax.random.key(0))
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((int(ROWS), 256), dtype=np.float32)
-    x, y = aligned(drawn.shape), aligned(drawn.shape[:1])
+    x = aligned(drawn.shape)
+    y = aligned(drawn.shape[:1])
+
     losses = []
     for i in range(int(STEPS)):
         np.multiply(drawn, 1 + i % 3, out=x)

@@ -61,7 +61,7 @@ late(two)
 SCALE, table["deep"]["x"], Config.rate, UNUSED, LATE = 5.0, 2, 2.0, 2.0, 2.0
 rate, size = 2.0, 2.0
 step(two, passed)  # with the old values
-late(three)  # traced anew, with the new value; the old trace is not called again
+late(three)  # traced again, with the new value; the old trace is not called again
 late(three)
 passed.size = config.size = 9
 step(two, passed)

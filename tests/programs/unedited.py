@@ -22,7 +22,8 @@ def step(batch, model):
         return jnp.mean((model(x) - y) ** 2)
 
     value, grads = eqx.filter_value_and_grad(loss)(model)
-    return value, eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads))
+    updates = jax.tree.map(lambda g: -0.1 * g, grads)
+    return value, eqx.apply_updates(model, updates)
 
 
 model = Model(eqx.nn.MLP(2, 1, 4, 0, key=jax.random.key(0)), 0.5)
@@ -34,8 +35,11 @@ for _ in range(2):
 f = eqx.filter_jit(lambda tree, n, key=None: (tree["b"] - tree["a"] * n, n, key))
 for n in (1, 2, 1):
     print(f({"b": jnp.ones(2), "a": jnp.arange(2.0)}, n, key="same"))
-compiled = f.lower({"b": 2.0, "a": jnp.ones(2)}, 3).compile()
-print(compiled({"b": 2.0, "a": jnp.ones(2)}, 3))
+
+tree = {"b": 2.0, "a": jnp.ones(2)}
+compiled = f.lower(tree, 3).compile()
+print(compiled(tree, 3))
+
 checked = eqx.filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
 try:
     print(checked(jnp.array(-checked(1.0))))

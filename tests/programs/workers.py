@@ -20,8 +20,9 @@ def make():
 
 
 def child(n, out):
-    first, second = work(make(), n), work(make(), n)
-    out.put((n, first[0].tolist(), second[0].tolist(), second[1]))
+    first, _ = work(make(), n)
+    second, static = work(make(), n)
+    out.put((n, first.tolist(), second.tolist(), static))
 
 
 def main(method):
@@ -29,6 +30,7 @@ def main(method):
     numbers = (1, 2.0) if method == "fork" else (1,)
     if method == "spawn":  # a process that has used JAX must not fork
         work(make(), 0)
+
     out = context.Queue()
     workers = [context.Process(target=child, args=(n, out)) for n in numbers]
     for worker in workers:
@@ -37,8 +39,12 @@ def main(method):
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    for n, first, second, same in results:
-        assert first == second == work(make(), n)[0].tolist() and same == n
+
+    for n, first, second, static in results:
+        expected, _ = work(make(), n)
+        assert first == second == expected.tolist()
+        assert static == n
+
     if method == "spawn":  # the function itself is sent by pickle
         with context.Pool(1) as pool:
             assert pool.apply(work, (make(), 3))[1] == 3

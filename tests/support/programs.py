@@ -12,7 +12,7 @@ PROGRAMS = ROOT / "tests" / "programs"
 
 def run_python(*words, code=0, stdin=None, cwd=None, timeout=300, env=None):
     """The finished process of Python with these words, which ended with this code."""
-    out = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *map(str, words)],
         env={**(os.environ if env is None else env), "PYTHONPATH": str(ROOT)},
         input=stdin,
@@ -21,8 +21,8 @@ def run_python(*words, code=0, stdin=None, cwd=None, timeout=300, env=None):
         cwd=cwd,
         timeout=timeout,
     )
-    assert code is None or out.returncode == code, out.stderr[-4000:]
-    return out
+    assert code is None or process.returncode == code, process.stderr[-4000:]
+    return process
 
 
 def run_program(name, *args, check=True, stdin=None, timeout=280, **environment):
@@ -32,7 +32,8 @@ def run_program(name, *args, check=True, stdin=None, timeout=280, **environment)
     freed memory, so that its use is noticed.
     """
     words = ("-X", "faulthandler", PROGRAMS / name, *args)
-    env, code = {**os.environ, **environment}, 0 if check else None
+    env = {**os.environ, **environment}
+    code = 0 if check else None
     return run_python(*words, code=code, stdin=stdin, timeout=timeout, env=env)
 
 

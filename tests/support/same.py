@@ -9,7 +9,7 @@ import numpy as np
 
 
 def assert_same(got, want, *, committed=True, rtol=0.0):
-    """That two results are; `committed`: arrays are so alike, too."""
+    """Assert that two results are the same; with `committed`, also in that respect."""
     for x, y in zip(jtu.tree_leaves(got), jtu.tree_leaves(want), strict=True):
         if eqx.is_array(y):
             _assert_same_array(x, y, committed, rtol)
@@ -28,6 +28,7 @@ def _assert_same_array(x, y, committed, rtol):
         assert x.aval.weak_type == y.aval.weak_type
         assert x.sharding.is_equivalent_to(y.sharding, x.ndim), (x.sharding, y.sharding)
         assert not committed or x.committed == y.committed
+
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x, y = jax.random.key_data(x), jax.random.key_data(y)
     if rtol:

@@ -22,14 +22,15 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import jax
 from jax.core import Tracer
 
+from eqx_fastjit._blocking import Why
+from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import is_compiling
-from eqx_fastjit._function import Function
 from eqx_fastjit.insight._words import show_seconds
 
 from ._events import Event, unwatch, watch
@@ -51,7 +52,7 @@ _LITTLE, _REASON = 0.05, 0.2
 
 
 class _Timed:
-    """What a specialization calls: the function of `jax.jit`, which is timed."""
+    """A specialization's function of `jax.jit`, which is timed."""
 
     def __init__(self, device: "Device", jitted: Any, flat: Any):
         self._device, self._jitted, self._flat = device, jitted, weakref.ref(flat)
@@ -60,9 +61,6 @@ class _Timed:
         # Of the latest calls that were made alone: seconds until the call returned, and
         # until its results were ready.
         self.samples = collections.deque[tuple[float, float]](maxlen=100)
-
-    def __getattr__(self, name: str) -> Any:  # `trace`, `lower`, ...
-        return getattr(self._jitted, name)
 
     def __call__(self, *arrays: Any) -> Any:
         __tracebackhide__ = True
@@ -113,6 +111,7 @@ class Device(contextlib.ExitStack):
         # compiled in between.
         self.seconds = 0.0
         self._all: list[_Timed] = []
+        self._by_id: dict[int, _Timed] = {}
         self.waits: dict[Any, Wait] = {}
         # Whether what waits is not the program, or is known.
         self._is_unseen = False
@@ -121,22 +120,47 @@ class Device(contextlib.ExitStack):
         self._waited = self._ahead = self._free = 0.0
 
     def __enter__(self) -> Self:
-        original = Function.jit
-
-        def jit(function: Function, flat: Any, kwargs: dict[str, Any]) -> Any:
-            self._all.append(_Timed(self, original(function, flat, kwargs), flat))
-            return self._all[-1]
-
         # What this version of JAX does not have: waits in it are not seen.
         self.missing = hook_waits(self._watched, self)
-        setattr(Function, "jit", jit)  # noqa: B010
-        self.callback(setattr, Function, "jit", original)
+        self.callback(observe, observe(self))
         watch(self._on_event)
         self.callback(unwatch, self._on_event)
         return self
 
     def _on_event(self, event: Event) -> None:
         self.ended = None
+
+    # --- what the engine asks and tells ---
+
+    clock = staticmethod(time.perf_counter)
+
+    def call(
+        self,
+        jitted: Any,
+        specialization: Any,
+        values: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        numpy_bytes: int,
+        began: Any,
+    ) -> Any:
+        __tracebackhide__ = True
+        timed = self._by_id.get(id(jitted))
+        if timed is None:
+            timed = _Timed(self, jitted, specialization.flat)
+            self._by_id[id(jitted)] = timed
+            self._all.append(timed)
+        return timed(*arrays)
+
+    @contextlib.contextmanager
+    def waiting(self, arrays: Sequence[Any], why: Why) -> Iterator[None]:
+        is_other = self._is_unseen or threading.get_ident() != self.thread
+        start, self._is_unseen = time.perf_counter(), True
+        try:
+            yield
+        finally:
+            ended, self._is_unseen = time.perf_counter(), is_other and self._is_unseen
+            if not is_other and ended - start >= _SHORTEST:
+                self.waited(ended - start, ended, wait_of("blocks", (), why))
 
     def wait(self, arrays: Iterable[Any]) -> None:
         """Wait until arrays are ready, but for those that are of NumPy, or deleted."""
@@ -189,7 +213,8 @@ class Device(contextlib.ExitStack):
         if self.seconds <= _LEAST_SECONDS:
             return None
         calls, busy, dispatch = 0, 0.0, 0.0
-        for timed in (x for x in self._all if x.calls):
+        # (A call that Ctrl-C ended has no sample.)
+        for timed in (x for x in self._all if x.samples):
             returned, ready = zip(*timed.samples, strict=True)
             # The shortest one: a device that is a CPU may interrupt the call.
             call = min(returned) if min(returned) < _MOST_DISPATCH else 0.0

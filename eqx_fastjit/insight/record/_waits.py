@@ -17,9 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from eqx_fastjit._blocking import RESULTS
 from eqx_fastjit._facts import is_written_by_user, Place
-from eqx_fastjit._function import Function
 from eqx_fastjit.insight._words import shortened
 
 from ._reads import expressions_in
@@ -46,19 +44,17 @@ class Wait:
     decides: bool = False
 
 
-def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
+def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
     """The expression that has waited in the running code, if it is in the program.
 
-    `kind` and `args` are those of the function that has (`_private.hook_waits`).
+    `kind` and `args` are those of the function that has (`_private.hook_waits`); `why`
+    is what the engine says of one of its calls.
     """
     # The innermost frame of the program itself, and the function that it called.
-    frame, called, has_to_block = sys._getframe(1), "", False
+    frame, called = sys._getframe(1), ""
     while not _is_written_by_user(frame.f_code):
         if frame.f_back is None:
             return None
-        if frame.f_code is Function.complete_call.__code__:
-            call = frame.f_locals  # by what the engine knows
-            has_to_block = call["reads_numpy"] or max(call["plan"].blocks, 0) & RESULTS
         called, frame = frame.f_code.co_name, frame.f_back
     code = frame.f_code
     place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
@@ -66,8 +62,8 @@ def wait_of(kind: str, args: Sequence[Any]) -> Wait | None:
     if kind == "blocks":
         # The program called `block_until_ready`, or a function that did.
         is_its_own = called in ("watched", "block_until_ready")
-        what = what if is_its_own else JITTED_CALL
-        return Wait(place, what, decides=bool(has_to_block))
+        what = what if is_its_own and not why else JITTED_CALL
+        return Wait(place, what, decides=why in ("needed", "transfer"))
     x: Any = args[0]
     is_number = x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact)
     return Wait(place, what, decides=not is_number)
