@@ -149,7 +149,8 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         elif type(x) in (list, tuple) and not is_node:
             values = {f"[{i}]": v for i, v in enumerate(x)}
         elif hasattr(type(x), "_fields") and not is_node:  # a named tuple
-            values = {f".{k}": v for k, v in zip(x._fields, x, strict=True)}
+            fields = getattr(x, "_fields", ())
+            values = {f".{k}": v for k, v in zip(fields, x, strict=True)}
         elif _is_plain(part):  # it may hold anything, such as a large list
             values = {f".{k}": v for k, v in vars(x).items() if type(v) in _SIMPLE}
         elif is_node and not names:

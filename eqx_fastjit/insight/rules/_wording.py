@@ -48,6 +48,12 @@ class Wording:
         return f"{self._found.path}{'()' if self._found.kind == 'function' else ''}"
 
     @property
+    def which(self) -> str:
+        """Its class, if that of other programs is another one."""
+        types = {x.type for x in self._all.leaves(self._found.path) if x is not None}
+        return f" {self.then}" if len(types) > 1 else ""
+
+    @property
     def paths(self) -> str:
         """The leaves that differ."""
         return listed(self._found.paths, 3)

@@ -78,7 +78,7 @@ RULES = (
     Rule(
         "object",
         "make it once{passed}",
-        "{path} made again{cells}",
+        "{path}{which} made again{cells}",
         applies=lambda x: x.kind == "object",
     ),
     Rule(
