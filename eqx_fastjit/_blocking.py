@@ -84,13 +84,9 @@ observer: Observer | None = None
 
 def _wait_for(arrays: Sequence[Any], why: Why) -> None:
     """Wait until arrays are ready; without any, for the effects of a call."""
-    if observer is None:
-        block_until_ready(arrays)
-        if not arrays:
-            effects_barrier()
-        return
-
-    with observer.waiting(arrays, why):
+    told = observer  # another thread may take it away
+    waiting = contextlib.nullcontext() if told is None else told.waiting(arrays, why)
+    with waiting:
         block_until_ready(arrays)
         if not arrays:
             effects_barrier()

@@ -158,10 +158,10 @@ class Callable:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         function, table, _, bind, _, *targets = self._parts  # C spares work by others
-        began = None
-        if _clock is not None:
+        clock, call, began = _clock, _call, None
+        if clock is not None:
             with contextlib.suppress(Exception):
-                began = _clock()
+                began = clock()
         values = bind(*args, **kwargs)
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
@@ -175,11 +175,11 @@ class Callable:
             numpy_bytes = _numpy_bytes(arrays)
             arrays, reads_numpy = _own(arrays, numpy_bytes)
             (target,) = targets or [specialization.jitted]
-            if _call is None:
+            if call is None:
                 out = target(*arrays)
             else:
                 told = tuple(arrays), numpy_bytes, began
-                out = _call(target, specialization, values, *told)
+                out = call(target, specialization, values, *told)
             results, plan = split_output(out)
             is_new = _here.is_new or plan.blocks < 0
             function.complete_call(

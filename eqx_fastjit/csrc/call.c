@@ -18,17 +18,16 @@ static PyObject *set_observer(PyObject *module, PyObject *args) {
 /* Has the observer make a call. */
 static PyObject *call_observed(PyObject *observer, PyObject *target, PyObject *specialization,
                                const Walk *w) {
+    Py_INCREF(observer); /* whatever runs from here on may take it away */
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
     PyObject *numpy_bytes = PyLong_FromSsize_t(w->numpy_bytes);
     PyObject *began = w->began != NULL ? w->began : Py_None;
 
     PyObject *returned = NULL;
-    if (arrays != NULL && numpy_bytes != NULL) {
-        Py_INCREF(observer); /* another thread may take it away */
+    if (arrays != NULL && numpy_bytes != NULL)
         returned = PyObject_CallFunctionObjArgs(observer, target, specialization, w->values,
                                                 arrays, numpy_bytes, began, NULL);
-        Py_DECREF(observer);
-    }
+    Py_DECREF(observer);
     Py_XDECREF(arrays);
     Py_XDECREF(numpy_bytes);
     return returned;
@@ -258,8 +257,9 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
     Walk *w = walk_take(self->state);
     PyObject *result = NULL;
     if (w != NULL) {
-        PyObject *clock = self->state->clock;
+        PyObject *clock = Py_XNewRef(self->state->clock);
         if (clock != NULL && (w->began = PyObject_CallNoArgs(clock)) == NULL) PyErr_Clear();
+        Py_XDECREF(clock);
 
         Py_ssize_t n = PyVectorcall_NARGS(nargsf);
         w->values = n == self->n_positional && kwnames == NULL

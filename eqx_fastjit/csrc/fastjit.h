@@ -6,7 +6,6 @@
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
     call.c       the callable: call, block, errors
-    ticks.c      a thread by which tools sample where Python is
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -15,8 +14,8 @@ Three invariants hold everywhere and are not argued again:
 2. Nothing that others can reach lies on the C stack.
 3. Tracing reads the statics that the specialization stores, not those of the call.
 
-The module does not need the GIL. Without it, four more things hold, which cost nothing where
-there is one ("threads", below):
+The module says that it needs the GIL: without it, nothing here has been tested. For such builds
+four more things are meant to hold, which cost nothing where there is a GIL ("threads", below):
 
 4. Only one thread has a walk, and what the walk has: so most of what is kept is in walks.
 5. What is shared by all (types, free walks) is in `State`, and is changed under its lock.
@@ -289,7 +288,7 @@ PyObject *plan_build(const Plan *self, PyObject *const *arrays);
 
 /* The types' specifications, for `module.c`. */
 extern PyType_Spec callable_spec, specialization_spec, plan_spec;
-extern PyMethodDef call_functions[], ticks_functions[];
+extern PyMethodDef call_functions[];
 
 /* --- errors --------------------------------------------------------------------------- */
 

@@ -21,7 +21,6 @@ static int module_exec(PyObject *module) {
         return -1;
     for (size_t i = 0; i < N_NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
-    if (PyModule_AddFunctions(module, ticks_functions) < 0) return -1;
     state->type_died = PyCFunction_New(&type_died_method, module);
     if (state->type_died == NULL) return -1;
     return PyModule_AddFunctions(module, call_functions);

@@ -181,6 +181,17 @@ def test_waits_of_other_threads_are_not_the_programs():
     assert [x.what for x in device.waits.values()] == ["float(x)"]
 
 
+def test_what_other_threads_wait_for_hides_no_wait():
+    """Calls that block in another thread, then a read in this one."""
+    f = filter_jit(lambda x: (x + 1, x.sum()), asynchronous=False)
+    f(jnp.ones(3))
+    with Device() as device:
+        in_threads(2, lambda _: f(jnp.ones(3)))
+        assert not device.waits
+        float(jnp.ones(()))
+    assert [x.what for x in device.waits.values()] == ["float(jnp.ones(()))"]
+
+
 def test_a_private_name_that_is_gone_is_said(monkeypatch):
     def missing(path):
         raise AttributeError(path)

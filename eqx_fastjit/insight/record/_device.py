@@ -153,13 +153,16 @@ class Device(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def waiting(self, arrays: Sequence[Any], why: Why) -> Iterator[None]:
-        is_other = self._is_unseen or threading.get_ident() != self.thread
+        if self._is_unseen or threading.get_ident() != self.thread:
+            yield
+            return
+
         start, self._is_unseen = time.perf_counter(), True
         try:
             yield
         finally:
-            ended, self._is_unseen = time.perf_counter(), is_other and self._is_unseen
-            if not is_other and ended - start >= _SHORTEST:
+            ended, self._is_unseen = time.perf_counter(), False
+            if ended - start >= _SHORTEST:
                 self.waited(ended - start, ended, wait_of("blocks", (), why))
 
     def wait(self, arrays: Iterable[Any]) -> None:
