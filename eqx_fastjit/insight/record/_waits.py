@@ -2,7 +2,7 @@
 
 `float(x)`, `x.item()`, `print(x)`, `np.asarray(x)` and `block_until_ready` need the
 value of an array, and wait until the device has it. In a loop, Python cannot prepare
-the next step meanwhile. `_device.py` sees who waits; here are the lines.
+the next step meanwhile. `_calls.py` sees who waits; here are the lines.
 """
 
 import ast
@@ -36,8 +36,9 @@ class Wait:
     what: str
     count: int = 0
     seconds: float = 0.0
-    # How often it was evaluated, also if there was nothing to wait for.
+    # How often it was evaluated, and how long, also if there was nothing to wait for.
     reads: int = 0
+    all_seconds: float = 0.0
     # Whether the program cannot do without: the value is no single number with a
     # fraction, such as a loss, and so may decide what follows; or a call has a host
     # callback or large NumPy arrays, or is on several CPU devices.

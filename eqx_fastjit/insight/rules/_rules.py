@@ -71,6 +71,8 @@ class Row(_Sparse):
     - `seconds`, `saves`: what it cost, and what all edits together save of that.
     - `later`: the part of `saves` that is saved in later runs, not in this one.
     - `other_data`: the part that is saved only if the program computes with other data.
+    - `cost`: what it cost in each iteration, in words.
+    - `bytes`: of arrays that could be donated.
     - `about`: whether the seconds are estimated, rather than counted.
     - `wanted`: seconds of other programs, which have to be compiled.
     - `compilations`, `programs`: how often it compiled, and for how many programs.
@@ -84,6 +86,8 @@ class Row(_Sparse):
     saves: float = 0.0
     later: float = 0.0
     other_data: float = 0.0
+    cost: str = ""
+    bytes: int = 0
     about: bool = False
     wanted: float = 0.0
     compilations: int = 0
