@@ -242,17 +242,22 @@ class Wording:
         """What to do with that: what is passed as an argument, what is made once."""
         passed: list[str] = []
         made: list[str] = []
+        selecting: list[str] = []
         is_optimiser = False
         for name, path in self._captured.items():
             leaf, arguments = self._table.leaf(path), self._arguments(name, path)
-            passed += arguments
-            if not arguments:
+            if self._found.selects and leaf and leaf.category == "label":
+                selecting.append(name)
+            elif arguments:
+                passed += arguments
+            else:
                 made.append(name)
                 is_optimiser |= leaf is not None and leaf.category == "optimiser"
+
         text = f"; pass {listed(passed)}" if passed else ""
         text += f"; make {listed(made)} once, too" if made else ""
-        if self._found.selects and not passed:
-            text += "; pass what it selects, as an array"
+        if self._found.selects and (selecting or not passed):
+            text += f"; pass what {listed(selecting) or 'it'} selects, as an array"
         return f"{text} ({self.rates})" if is_optimiser else text
 
     def _arguments(self, name: str, path: str) -> list[str]:
