@@ -8,7 +8,7 @@ from eqx_fastjit._jit import jitted_function
 
 from ._shown import Shown
 from ._words import plural, show_seconds, wrapped
-from .compare._table import shared, tables_of
+from .compare._tables import shared, tables_of
 from .record._events import Event, history, watch
 from .record._why import title_of
 from .rules._rules import Row

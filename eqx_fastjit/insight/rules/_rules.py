@@ -15,7 +15,8 @@ from typing import Any
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.compare._objects import Object
-from eqx_fastjit.insight.compare._table import Table, tables_of
+from eqx_fastjit.insight.compare._table import Table
+from eqx_fastjit.insight.compare._tables import tables_of
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
 

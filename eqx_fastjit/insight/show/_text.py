@@ -183,7 +183,7 @@ def _legend(report: Report) -> str:
         f"`eqx-fastjit rule {x.rule}` explains that rule. {names}" for x in parts[:1]
     ]
     if any(x.gain is None for x in parts):
-        said.append('"and": only with the edit above it.')
+        said.append('"and": it and the edit above save only together.')
     if any(x.other_data for x in parts):
         more = "more or fewer elements are computed; mask what is added."
         said.append(f'"other data": {more}')
