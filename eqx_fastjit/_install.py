@@ -23,7 +23,7 @@ def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     if not fun:
         return functools.partial(_blocking, asynchronous=asynchronous, **options)
     wrapped = filter_jit(*fun, asynchronous=asynchronous, **options)
-    _of_equinox.add(wrapped._function)
+    _of_equinox.add(wrapped._function)  # pyright: ignore
     return wrapped
 
 

@@ -48,6 +48,11 @@ class Run:
     # What could not be seen.
     notes: Sequence[str] = ()
 
+    def for_json(self) -> dict[str, Any]:
+        """All but what refers to this process."""
+        names = [x.name for x in dataclasses.fields(self) if x.name != "timed"]
+        return {name: getattr(self, name) for name in names}
+
     def look(self, event: Event) -> Look:
         """What was to be seen in the program of an event."""
         return self.looks.get(event.number, Look())

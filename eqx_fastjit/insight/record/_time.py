@@ -69,7 +69,8 @@ def times_of(run: Run) -> list[Time]:
     known = sum(seconds.values())
     left = max(0.0, run.seconds - known)
     if known > run.seconds > 0:  # waits of several threads, say
-        seconds = {x: took * run.seconds / known for x, took in seconds.items()}
+        for name in seconds:
+            seconds[name] *= run.seconds / known
     sampled = sum(x.seconds for x in run.activities)
     for activity in run.activities:
         seconds[activity.kind] += left * activity.seconds / sampled

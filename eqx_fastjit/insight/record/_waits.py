@@ -36,13 +36,14 @@ class Wait:
     what: str
     count: int = 0
     seconds: float = 0.0
-    # How often it was evaluated, and how long, also if there was nothing to wait for.
+    # How often it was evaluated, also if there was nothing to wait for.
     reads: int = 0
-    all_seconds: float = 0.0
     # Whether the program cannot do without: the value is no single number with a
     # fraction, such as a loss, and so may decide what follows; or a call has a host
     # callback or large NumPy arrays, or is on several CPU devices.
     decides: bool = False
+    # Seconds of all that was evaluated.
+    all_seconds: float = 0.0
 
 
 def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:

@@ -41,6 +41,8 @@ BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {c
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
+# Seconds, of some ten samples.
+_LEAST_SECONDS = 0.1
 # The share of a row's seconds below which a statement is not told.
 _LITTLE = 0.03
 _ONCE = "before the loop, if it is the same"
@@ -62,6 +64,11 @@ def rows(case: Case) -> Iterator[Row]:
     yield from _equinox(case)
     yield from _donate(case.run)
     yield from _waits(case.run)
+
+
+def _least(case: Case) -> float:
+    """The seconds below which nothing is known of samples."""
+    return max(case.limit, _LEAST_SECONDS)
 
 
 def _cost(seconds: float, count: int, run: Run) -> str:
@@ -104,7 +111,7 @@ def _row(
 ) -> Iterator[Row]:
     parts.sort(key=lambda x: -x.saves)
     saves = sum(x.saves for x in parts)
-    if saves < case.limit:
+    if saves < _least(case):
         return
     yield Row(
         loop.name,
@@ -156,12 +163,12 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
         return
-    overhead = overhead_of(timed) if seconds > case.limit else None
+    overhead = overhead_of(timed) if seconds > _least(case) else None
     if overhead is None or 2 * overhead.launch < timed.ready:
         return
     seconds += count * max(0.0, timed.ready - timed.seconds / timed.calls)
     saves = (1 - 1 / _STEPS) * min(count * overhead.launch, seconds)
-    if saves < case.limit:
+    if saves < _least(case):
         return
 
     facts = {"function": call.name, "each": show_seconds(seconds / count)}
@@ -191,11 +198,11 @@ def _equinox(case: Case) -> Iterator[Row]:
     for timed in case.run.timed:
         if not timed.is_of_equinox or timed.calls < _LEAST_CALLS:
             continue
-        is_little = timed.calls * _MOST_OVERHEAD < case.limit
+        is_little = timed.calls * _MOST_OVERHEAD < _least(case)
         overhead = None if is_little else overhead_of(timed)
         each = 0.0 if overhead is None else overhead.equinox
         saves = timed.calls * each
-        if saves >= case.limit:
+        if saves >= _least(case):
             part = EQUINOX.part(
                 {"each": show_seconds(each)},
                 count=timed.calls,
