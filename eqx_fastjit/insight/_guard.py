@@ -56,12 +56,22 @@ class guard(contextlib.ContextDecorator):
         self._key = None if f is None else _key(jitted_function(f).info)
         self._limit = max_traces
         self._warn = warn
+        # The thread that has entered it.
+        self._thread: int | None = None
 
     def _recreate_cm(self) -> "guard":
         # For each call of a decorated function, which may call itself.
-        return copy.copy(self)
+        again = copy.copy(self)
+        again._thread = None
+        return again
 
     def __enter__(self) -> "guard":
+        if self._thread is not None:
+            raise RuntimeError(
+                "This guard is entered already. Of contexts in one another, each needs "
+                "a guard of its own."
+            )
+
         self._counts = collections.Counter[Any]()
         self._thread = threading.get_ident()
         when = "compiling" if self._limit is None else "starting"
@@ -70,6 +80,7 @@ class guard(contextlib.ContextDecorator):
 
     def __exit__(self, *exc_info: object) -> None:
         unwatch(self._check)
+        self._thread = None
 
     def _check(self, event: Event) -> None:
         """Refuse what is about to be compiled, or traced, if it is not to be."""

@@ -149,3 +149,18 @@ def test_a_decorator_counts_each_call_anew():
 def test_bad_limits(limit):
     with pytest.raises(ValueError, match=re.escape(f"max_traces={limit!r}")):
         guard(max_traces=limit)
+
+
+def test_a_guard_is_entered_once():
+    """The inner exit would end the outer one; a new guard within it is as usual."""
+    f = eqx_fastjit.filter_jit(lambda x: x)
+    known = guard(f, max_traces=0)
+    with known:
+        with pytest.raises(RuntimeError, match="entered already"), known:
+            pass
+        with guard(f):
+            pass
+        with pytest.raises(RetraceError):
+            f(X)
+    with known:  # again, later
+        pass

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import os
+import sys
 
 import equinox as eqx
 import equinox.internal
@@ -573,6 +574,86 @@ def test_a_file_has_programs(tmp_path, monkeypatch):
     assert found == row
 
 
+# --- within a program ---
+
+
+class Agent(eqx.Module):
+    critic: eqx.nn.MLP
+    target: eqx.nn.MLP
+
+
+class Chunk(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __init__(self, key):
+        self.layer = eqx.nn.Linear(3, 3, key=key)
+
+
+@filter_jit
+def unused_field(agent, x):
+    for _ in range(20):
+        y = agent.target(x)
+        grads = eqx.filter_grad(lambda a: jnp.mean((a.critic(x) - y) ** 2))(agent)  # noqa: B023
+        agent = eqx.apply_updates(agent, jax.tree.map(lambda g: -0.1 * g, grads))
+    return agent
+
+
+@filter_jit
+def constructors(key):
+    chunks = [Chunk(jax.random.fold_in(key, i)) for i in range(24)]
+    return jax.tree.map(
+        lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *chunks
+    )
+
+
+LOOPS = {
+    "a differentiated model has a field that is not used": (
+        lambda: unused_field(Agent(mlp(1), mlp(1)), X),
+        20,
+    ),
+    "modules are made of keys": (lambda: constructors(jax.random.key(0)), 24),
+}
+
+
+@pytest.mark.parametrize(("program", "iterations"), LOOPS.values(), ids=LOOPS)
+def test_an_unrolled_loop_has_a_row(program, iterations):
+    with doctor(least=0.0) as report:
+        program()
+    parts = [part for row in report.rows for part in row.parts]
+    (what,) = [x.what for x in parts if x.rule == "unrolled-loop"]
+    assert what.startswith(f"a loop, {iterations} iterations in all, 100% of ")
+
+
+TABLE = jnp.asarray(np.random.default_rng(0).normal(size=8_000), jnp.float32)
+
+
+def in_while(x):
+    body = lambda state: (state[0] + jnp.sort(TABLE), state[1] - x)  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[1] > 0, body, (TABLE, x))
+
+
+WITHIN = {
+    "fori_loop": lambda x: jax.lax.fori_loop(
+        0, 3, lambda i, y: y + x * jnp.sort(TABLE), TABLE
+    ),
+    "scan": lambda x: jax.lax.scan(
+        lambda y, i: (y + x * jnp.sort(TABLE), i), TABLE, jnp.arange(3)
+    ),
+    "while_loop": in_while,
+    "cond": lambda x: jax.lax.cond(x > 0, lambda: x * jnp.sort(TABLE), lambda: TABLE),
+}
+
+
+@pytest.mark.parametrize("fun", WITHIN.values(), ids=WITHIN)
+def test_a_constant_within_control_flow_is_found(fun):
+    """XLA sorts it as it compiles, as it does without the loop."""
+    with doctor(least=0.0) as report:
+        filter_jit(fun)(jnp.float32(1))
+    parts = [part for row in report.rows for part in row.parts]
+    (found,) = [x for x in parts if x.rule == "captured-constant"]
+    assert found.path == "TABLE"
+
+
 # --- outside of jit ---
 
 
@@ -627,6 +708,24 @@ def test_operations_outside_of_jit(program, expected):
         if part.rule.startswith("eager")
     ]
     assert len(found) == len(expected) and all(map(str.startswith, found, expected))
+
+
+def test_operations_are_told_apart_under_a_debugger():
+    """Its trace function is called as before."""
+    lines = []
+
+    def traced(frame, event, argument):
+        lines.append(frame.f_code.co_name)
+        return traced
+
+    before = sys.gettrace()
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        sys.settrace(traced)
+        loops()
+        sys.settrace(before)
+    assert [x for x in report.rows if x.parts[0].rule == "eager"]
+    assert lines.count("loops") > 16  # a call, and two lines of each iteration
 
 
 @pytest.mark.parametrize("lengths", [range(11, 18), [19]], ids=["a loop", "one call"])

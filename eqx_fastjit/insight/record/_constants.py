@@ -15,7 +15,7 @@ from jax.extend.core import Literal
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
-from ._equations import Scope, UNKNOWN
+from ._equations import CONTROL_FLOW, Equation, Scope, UNKNOWN
 from ._reads import reads_of
 
 
@@ -112,6 +112,9 @@ def _fold(scope: Scope, arguments: Sequence[Any] = ()) -> tuple[float, list[Any]
         if e.is_call and len(e.inner[0].jax.invars) == len(operands):
             inside, results = _fold(e.inner[0], operands)
             seconds += inside
+        elif e.name in CONTROL_FLOW:
+            given = zip(e.inner, _given(e, operands), strict=True)
+            seconds += sum(_fold(*x)[0] for x in given)
         elif operands and None not in operands and is_folded:
             results = [any(operands)] * len(results)
             n = max(math.prod(getattr(v.aval, "shape", ())) for v in e.jax.invars)
@@ -119,3 +122,19 @@ def _fold(scope: Scope, arguments: Sequence[Any] = ()) -> tuple[float, list[Any]
             seconds += n * each * any(operands)
         known.update(zip(e.jax.outvars, results, strict=True))
     return seconds, [origin_of(v) for v in scope.jax.outvars]
+
+
+def _given(loop: Equation, operands: list[Any]) -> list[list[Any]]:
+    """The operands that each function in control flow is given as they are.
+
+    They come first there; what is carried, or taken by the element, comes after them.
+    """
+    params = loop.jax.params
+    if loop.name == "cond":
+        return [operands[1:]] * len(loop.inner)
+    if loop.name == "scan":
+        return [operands[: params["num_consts"]]]
+
+    # Of `while`: the body, then the condition, whose operands come first.
+    n = params["cond_nconsts"]
+    return [operands[n : n + params["body_nconsts"]], operands[:n]]

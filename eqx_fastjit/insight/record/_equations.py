@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     # Where in the file: line and column of the beginning, and of the end.
     start: tuple[int, int]
     end: tuple[int, int]
-    # Distinguishes the instructions of a line.
+    # Distinguishes code objects, and the instructions of a line without columns.
     instruction: tuple[int, int]
 
 
@@ -139,7 +139,11 @@ class _Reader:
             line = first or begins
             span = (line, start or 0), (last or line, end or 0)
             file, function = code.co_filename, code.co_qualname
-            self._frames[key] = Frame(file, function, begins, *span, key)
+            # A call has several instructions, of which Python 3.11 is at another one
+            # when it has specialized the code: after eight iterations, say.
+            instruction = instruction if start is None else 0
+            tell = id(code), instruction
+            self._frames[key] = Frame(file, function, begins, *span, tell)
         return self._frames[key]
 
 

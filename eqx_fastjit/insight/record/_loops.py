@@ -77,11 +77,15 @@ def _loops_around(path: tuple[Frame, ...]) -> list[Place]:
     """The loops that a path leads through, the outermost first.
 
     A loop around the definition of a function is none that its calls are in; nor is one
-    that calls a constructor: of a list of layers, say, an array is no replacement.
+    in a constructor: of a model's list of layers, an array is no replacement.
     """
     makers = [i for i, x in enumerate(path) if "__init__" in x.function.split(".")]
+    outside = path
+    if makers:
+        outside = path[: makers[0]] + path[makers[-1] + 1 :]
+
     out: dict[Place, None] = {}
-    for frame in path[max(makers, default=-1) + 1 :]:
+    for frame in outside:
         for line, start, end in _loops_in(frame.file) if is_users(frame.file) else ():
             if frame.begins <= line and start <= frame.start and frame.end <= end:
                 out[Place(frame.file, line, frame.function)] = None

@@ -56,14 +56,24 @@ def operation(jaxpr: Any) -> Operation:
     )
 
 
-def _marked(frame: FrameType) -> Any:
-    """What tells a frame from others: its trace function, which nothing calls.
+class _Mark:
+    """What tells a frame from others: a trace function of its own.
 
     Another frame may have the `id` of one that is gone, and there are no weak
-    references to frames.
+    references to frames. Under a debugger it calls the trace function that was there.
     """
-    if frame.f_trace is None:
-        frame.f_trace = lambda *_: None
+
+    def __init__(self, traced: Any):
+        self.traced = traced
+
+    def __call__(self, *event: Any) -> Any:
+        self.traced = self.traced and self.traced(*event)
+        return self
+
+
+def _marked(frame: FrameType) -> Any:
+    if not isinstance(frame.f_trace, _Mark):
+        frame.f_trace = _Mark(frame.f_trace)
     return frame.f_trace
 
 

@@ -25,7 +25,7 @@ _USUAL = 10.0
 
 LOOP = Rule(
     "unrolled-loop",
-    "jax.lax.scan; jax.vmap if iterations are independent",
+    "jax.lax.scan; jax.vmap (eqx.filter_vmap of modules) if they are independent",
     "a loop, {iterations} iterations in all, {share} of {function}",
 )
 CONSTANT = Rule(
