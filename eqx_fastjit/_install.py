@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import sys
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -19,7 +20,20 @@ equinox_filter_jit = eqx.filter_jit
 def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     # Programs may rely on blocking: a loop that refills the buffer of a batch has wrong
     # results without it.
-    return filter_jit(*fun, asynchronous=asynchronous, **options)
+    if not fun:
+        return functools.partial(_blocking, asynchronous=asynchronous, **options)
+    wrapped = filter_jit(*fun, asynchronous=asynchronous, **options)
+    _of_equinox.add(wrapped._function)
+    return wrapped
+
+
+# What programs have wrapped by Equinox's name.
+_of_equinox: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_of_equinox(function: Any) -> bool:
+    """Whether a `Function` was made by `equinox.filter_jit`, which was replaced."""
+    return function in _of_equinox
 
 
 # What Equinox's modules have as `filter_jit`: their own, `filter_jit` or `_blocking`.

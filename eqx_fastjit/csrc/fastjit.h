@@ -6,6 +6,7 @@
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
     call.c       the callable: call, block, errors
+    ticks.c      a thread by which tools sample where Python is
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -288,7 +289,7 @@ PyObject *plan_build(const Plan *self, PyObject *const *arrays);
 
 /* The types' specifications, for `module.c`. */
 extern PyType_Spec callable_spec, specialization_spec, plan_spec;
-extern PyMethodDef call_functions[];
+extern PyMethodDef call_functions[], ticks_functions[];
 
 /* --- errors --------------------------------------------------------------------------- */
 

@@ -23,6 +23,7 @@ static int module_exec(PyObject *module) {
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
     state->type_died = PyCFunction_New(&type_died_method, module);
     if (state->type_died == NULL) return -1;
+    if (PyModule_AddFunctions(module, ticks_functions) < 0) return -1;
     return PyModule_AddFunctions(module, call_functions);
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from eqx_fastjit.insight.record._run import Run
 
+from ._shown import Shown
 from ._watch import Watch, watching
 from .record._events import history
 from .record._file import as_json, cache_directory
@@ -16,7 +17,7 @@ from .show._report import make_report, Report
 from .show._text import blocks
 
 
-class DoctorReport:
+class DoctorReport(Shown):
     """What the doctor has to say of a block of code, or of a program up to now.
 
     `print` shows it as text, and a notebook as a page. Seconds are of the wall clock.
@@ -57,14 +58,8 @@ class DoctorReport:
     def __str__(self) -> str:
         return "the block has not ended" if self._report is None else self.text()
 
-    __repr__ = __str__
-
     def _repr_html_(self) -> str | None:
-        try:
-            from .show._page import in_notebook
-        except ImportError:  # of jinja2, which only the extra `insight` has
-            return None
-        return None if self._report is None else in_notebook(self.to_html())
+        return None if self._report is None else super()._repr_html_()
 
     def _made(self) -> Report:
         if self._report is None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
+from ._shown import Shown
 from ._words import plural, show_seconds, wrapped
-from .compare._table import shared, tables_of
+from .compare._tables import shared, tables_of
 from .record._events import Event, history, watch
 from .record._why import title_of
 from .rules._rules import Row
@@ -24,10 +25,10 @@ _ROWS, _COLUMNS = 5, 88
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Shown):
     """Why functions were traced or compiled again, and what it cost.
 
-    `str` of it is the text.
+    `str` of it is the text, and a notebook shows a page.
 
     **Fields:**
 
@@ -49,20 +50,37 @@ class Explanation:
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
-        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
-        lines = [f"{self.function}: {counts}, {show_seconds(self.seconds)}"]
+        lines = [f"{self.function}: {self._summary()}"]
         if self.gone:
-            lines += wrapped(_GONE.format(plural(self.gone, "compilation")), "  ")
-        elif not self.rows:
-            lines[0] += "; nothing was compiled again"
-        shown = map(lines_of, self.rows if self.verbose else self.rows[:_ROWS])
-        for block in (*shown, *compilations(self.events * self.verbose)):
+            lines += wrapped(self._not_explained(), "  ")
+
+        rows = self.rows if self.verbose else self.rows[:_ROWS]
+        events = self.events if self.verbose else ()
+        for block in (*map(lines_of, rows), *compilations(events)):
             lines += as_text(block, _COLUMNS, self.verbose)
-        if not self.verbose and (more := len(self.rows[_ROWS:])):
+
+        if more := len(self.rows) - len(rows):
             lines.append(f"{plural(more, 'more row')}: explain(..., verbose=True)")
         return "\n".join(lines)
 
-    __repr__ = __str__
+    def to_html(self) -> str:
+        """The explanation as a page of its own, which loads nothing."""
+        from .show._page import rows_page  # and with it jinja2
+
+        summary = self._summary()
+        if self.gone:
+            summary += f". {self._not_explained()}"
+        return rows_page(self.function, summary, self.rows, self.events)
+
+    def _summary(self) -> str:
+        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
+        summary = f"{counts}, {show_seconds(self.seconds)}"
+        if not self.rows and not self.gone:
+            summary += "; nothing was compiled again"
+        return summary
+
+    def _not_explained(self) -> str:
+        return _GONE.format(plural(self.gone, "compilation"))
 
 
 def describe_from_now_on(event: Event) -> None:

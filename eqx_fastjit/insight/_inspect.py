@@ -9,11 +9,13 @@ from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._facts import Place
 
 from ._profile import target
+from ._shown import Shown
 from ._words import plural, show_bytes, show_place, table
 from .record._constants import Constant, find_constants
 from .record._equations import read_jaxpr, Scope
 from .record._loops import find_loops, UnrolledLoop
 from .record._private import keeps_callbacks
+from .show._text import Line
 
 
 _LINES = "Equations by source line"
@@ -29,10 +31,13 @@ class LineCount(NamedTuple):
     # The most frequent ones, with their number.
     primitives: tuple[tuple[str, int], ...]
 
+    def most_frequent(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in self.primitives)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Inspection:
-    """The result of `inspect`. `str(inspection)` is for people.
+class Inspection(Shown):
+    """The result of `inspect`. Its `str` is for people, and a notebook shows a page.
 
     **Fields:**
 
@@ -54,20 +59,21 @@ class Inspection:
     def __str__(self) -> str:
         title = f"{self.name}: {plural(self.equations, 'equation')}"
         if self.calls_back:
-            refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
-            title += f"\nIt calls back into Python: calls block{refused}"
-        lines: list[Any] = []
-        for x in self.lines:
-            most = ", ".join(f"{name} {n}" for name, n in x.primitives)
-            lines.append((x.equations, show_place(x.place), most))
+            title += f"\n{_about_callbacks()}"
+
+        lines = [
+            (str(x.equations), show_place(x.place), x.most_frequent())
+            for x in self.lines
+        ]
         loops: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
             loops.append((x.iterations, x.equations, show_place(x.place), scan))
-        constants = [
-            (show_bytes(x.bytes), x.name, x.type, show_place(x.place))
-            for x in self.constants
-        ]
+        constants: list[Any] = []
+        for x in self.constants:
+            size = show_bytes(x.bytes)
+            constants.append((size, x.name, x.type, show_place(x.place)))
+
         tables = [
             table(_LINES, ("equations", "line", "most frequent"), lines),
             table(_LOOPS, ("iterations", "equations", "loop", "with scan"), loops),
@@ -75,7 +81,31 @@ class Inspection:
         ]
         return "\n\n".join([title, *filter(None, tables)])
 
-    __repr__ = __str__
+    def to_html(self) -> str:
+        """The inspection as a page of its own, which loads nothing."""
+        from .show._page import lists_page  # and with it jinja2
+
+        summary = plural(self.equations, "equation")
+        if self.calls_back:
+            summary += f". {_about_callbacks()}"
+
+        lists: dict[str, list[list[Line]]] = collections.defaultdict(list)
+        for x in self.lines:
+            line = Line(str(x.equations), x.most_frequent(), place=x.place)
+            lists[_LINES].append([line])
+        for x in self.loops:
+            scan = f"~{x.scan_equations} with scan" if x.uniform else "these differ"
+            text = f"equations in {plural(x.iterations, 'iteration')}; {scan}"
+            lists[_LOOPS].append([Line(str(x.equations), text, place=x.place)])
+        for x in self.constants:
+            line = Line(show_bytes(x.bytes), f"{x.name} {x.type}", place=x.place)
+            lists[_CONSTANTS].append([line])
+        return lists_page(self.name, summary, lists)
+
+
+def _about_callbacks() -> str:
+    refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
+    return f"It calls back into Python: calls block{refused}"
 
 
 def inspect(f: Any, *args: Any, **kwargs: Any) -> Inspection:

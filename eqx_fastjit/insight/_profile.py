@@ -5,7 +5,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false, reportFunctionMemberAccess=false
 
-import collections
 import dataclasses
 import functools
 import importlib.util
@@ -13,17 +12,15 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from os import sep
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 
-from eqx_fastjit._facts import is_users, Place
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, JitWrapped
 
-from ._words import show_place, show_seconds, table, wrapped
+from ._words import show_seconds, table, wrapped
 from .record._equations import JAX
 
 
@@ -239,42 +236,3 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
         tree.processors.remove(group_library_frames_processor)
     text = re.sub(" +$", "", tree.render(session).strip(), flags=re.M)
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
-
-
-# In these, a function is traced, compiled or run as a whole.
-_JITTING = (f"{JAX[0]}_src{sep}pjit.py", f"equinox{sep}_jit.py", f"{JAX[1]}_traced.py")
-# In these, Python waits for a result.
-_READS = ("_value", "block_until_ready", "device_get", "item", "__float__")
-
-
-def outside_of_jit(session: Any) -> str:
-    """Mark in a session the operations outside of jit.
-
-    **Returns:** a sentence on these, if there are any.
-    """
-    found = collections.Counter[str]()
-    for stack, seconds in session.frame_records:
-        i = _operation_at(stack)
-        if i is not None:
-            # As pyinstrument writes a frame.
-            name, rest = stack[i].split("\0", 1)
-            stack[i] = f"{name} (outside of jit)\0{rest}"
-            function, file, line, *_ = stack[i - 1].split("\0")
-            place = show_place(Place(file, int(line.partition("\x01")[0]), function))
-            found[f"{function} ({place})"] += seconds  # pyright: ignore
-    if not found:
-        return ""
-    ((most, _),), took = found.most_common(1), show_seconds(found.total())
-    return f"Operations outside of jit ran for about {took}, most of it in {most}."
-
-
-def _operation_at(stack: list[str]) -> int | None:
-    """Where in a stack an operation of JAX is, if that is outside of jit."""
-    files = [frame.split("\0")[1] for frame in stack]
-    users = [i for i, x in enumerate(files) if x and is_users(x)]
-    if not users or (i := users[-1] + 1) == len(files):
-        return None
-    is_other = not files[i].startswith(JAX[0])
-    is_read = stack[i].split("\0")[0].endswith(_READS)
-    is_jit = any(x.endswith(_JITTING) for x in files[: i + 1])
-    return None if is_other or is_read or is_jit else i

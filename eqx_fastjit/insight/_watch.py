@@ -4,8 +4,11 @@ device is.
 
 import functools
 import sys
+import threading
 import time
 from typing import Any
+
+from .record._samples import Sampler
 
 
 _current: "Watch | None" = None
@@ -29,13 +32,16 @@ class Watch:
         self.looks: dict[int, Any] = {}
         self.notes: list[str] = []
         # Of a program that has imported JAX.
-        self._device: Any = None
+        self._calls: Any = None
+        self._own_seconds = 0.0
+        self._sampler = Sampler()
+        self._sampler.start()
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
         global _current
         _current = self
-        from .record._device import Device
+        from .record._calls import Calls
         from .record._events import history, unwatch, watch
         from .record._stale import StaleValues
         from .show._log import say_what_is_late
@@ -45,32 +51,39 @@ class Watch:
         self._stale = StaleValues()
         watch(self._on_event)
         # The last to be told of a compilation: what the others do then is a part of it.
-        self._device = Device(self._stale.on_call).__enter__()
-        self._device.callback(unwatch, self._on_event)
+        self._calls = Calls(self._stale.on_call).__enter__()
+        self._calls.callback(unwatch, self._on_event)
         say = functools.partial(print, "eqx-fastjit:", file=sys.stderr, flush=True)
-        self._device.callback(say_what_is_late(say))
-        self.notes += [f"Waits in {x} are not seen." for x in self._device.missing]
+        self._calls.callback(say_what_is_late(say))
 
     def stop(self) -> bool:
         """The program is over. Returns whether it had imported JAX."""
         global _current
         self.seconds, _current = time.time() - self.started, None
-        if self._device is None:
+        self._sampler.stop()
+        if self._calls is None:
             self.notes.append("The program did not import JAX.")
             return False
-        self._device.close()
+        self._calls.close()
         return True
 
     def report(
         self, program: str, exit_code: int | None, least: float | None = None
     ) -> Any:
         """The report on the program: up to now, if it is not over."""
+        from .record._activity import activities
         from .record._file import cache_directory, Run
         from .show._report import make_report
 
-        if not self._device:  # a report on nothing needs JAX all the same
+        if not self._calls:  # a report on nothing needs JAX all the same
             self.jax_imported()
-            self._device.close()
+            self._calls.close()
+        calls = self._calls.seconds_of_calls()
+        timed = self._calls.timed
+        of_jit = [e for e in self.events if e.is_outside and e.function.place]
+        notes = [*self.notes, *self._calls.notes]
+        if why_not := self._sampler.why_not:
+            notes.append(f"Where else Python was is not known: {why_not}.")
         run = Run(
             program,
             self.started,
@@ -79,12 +92,19 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=sorted(self._device.waits.values(), key=lambda x: -x.seconds),
+            waits=sorted(self._calls.waits.values(), key=lambda x: -x.seconds),
             stale=[*self._stale.found.values()],
             looks=self.looks,
-            device=self._device.use(),
+            device=self._calls.use(),
+            timed=timed,
+            calls=calls._replace(doctor=calls.doctor + self._own_seconds),
+            activities=activities(
+                self._sampler.seconds(),
+                [x for one in timed for x in one.lines],
+                [e.frames[0] for e in of_jit if e.frames],
+            ),
             cpu_seconds=time.process_time() - self._cpu,
-            notes=self.notes,
+            notes=notes,
         )
         return make_report(run, least)
 
@@ -92,7 +112,14 @@ class Watch:
         from .record._events import jaxpr_of
         from .record._look import look
 
+        began = time.perf_counter()
         self._stale.on_event(event)
         self.events.append(event)
         if event.compile:
             self.looks[event.number] = look(event, jaxpr_of(event))
+
+        if threading.current_thread() is threading.main_thread():
+            own = time.perf_counter() - began
+            self._own_seconds += own
+            known = event.trace + event.lower + event.compile + event.first_run
+            self._sampler.take_back(own + known)

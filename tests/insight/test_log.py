@@ -135,7 +135,7 @@ def test_what_is_read_is_what_was_written(files):
     assert last.function.name == "step" and last.function.place.line == 11
     assert last.frames[0].line == 17
     assert last.program.same == ours(run)[-2].program.same
-    assert last.program.literals == ("3",)
+    assert last.program.values == ("3",)
     (part,) = reason_of(last, ours(run)).parts
     assert (part.path, part.values) == ("n", ("2", "3"))
     arguments = [x for x in last.signature if x.kind in ("array", "static")]
@@ -144,7 +144,7 @@ def test_what_is_read_is_what_was_written(files):
 
 def test_lines_are_documented_json(files):
     first, *lines, last = map(json.loads, files[1].read_text().splitlines())
-    assert (first["type"], first["version"], last["type"]) == ("run", 4, "end")
+    assert (first["type"], first["version"], last["type"]) == ("run", 5, "end")
     assert first["packages"]["jax"]
     assert {line["type"] for line in lines} == {"start", "compile"}
 
@@ -184,7 +184,7 @@ def test_a_report_on_a_run_that_was_killed(files, tmp_path, capsys):
     shown = " ".join(capsys.readouterr().err.split())
     assert "has not ended, or it was killed" in shown
     assert "2 compilations of 1 program" in shown
-    assert json.loads(out.read_text())["schema"] == 5
+    assert json.loads(out.read_text())["schema"] == 6
 
 
 def test_a_child_process_has_a_file_of_its_own(tmp_path):

@@ -1,8 +1,5 @@
 """`insight.profile` says what a call costs, and what of it can be saved."""
 
-from pathlib import Path
-
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -83,25 +80,6 @@ def test_rounds_are_interleaved_and_as_many_for_each(monkeypatch):
 
 
 # --- of a program ---
-
-JAX = Path(jax.__file__).parent / "_src"
-ENGINE = Path(_profile.__file__).parents[1]
-ARANGE, JITTED = ("arange", JAX / "numpy" / "lax_numpy.py"), ("call", JAX / "pjit.py")
-
-
-@pytest.mark.parametrize(
-    ("called", "marked"),
-    [
-        ([ARANGE, JITTED], 2),
-        ([JITTED], None),  # by `jax.jit`
-        ([("call", ENGINE / "insight" / "_device.py"), JITTED], None),
-        ([("traced", ENGINE / "_traced.py"), ("step", "a.py"), ARANGE], None),
-        ([("device_get", JAX / "api.py")], None),
-    ],
-)
-def test_operations_are_marked_where_they_are_outside_of_jit(called, marked):
-    stack = [("run", ENGINE / "cli" / "_script.py"), ("main", "a.py"), *called]
-    assert _profile._operation_at([f"{x}\0{file}\0001" for x, file in stack]) == marked
 
 
 def test_a_program_is_told_where_python_was_and_whether_dispatch_matters():

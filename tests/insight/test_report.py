@@ -11,7 +11,7 @@ import pytest
 
 from eqx_fastjit._facts import Fact, FunctionInfo, Place
 from eqx_fastjit._texts import show_array
-from eqx_fastjit.insight.record._device import Use
+from eqx_fastjit.insight.record._calls import CallSeconds, Use
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._file import as_json
 from eqx_fastjit.insight.record._leaves import Leaf
@@ -156,7 +156,7 @@ def test_seconds_of_functions_inside_are_those_of_the_outermost():
     found = report_of(*events)
     (row,) = found.rows
     assert (row.function, row.seconds, row.saves) == ("step", 16, 8)
-    assert sum(part.seconds for part in found.time if part.name != "rest") == 16
+    assert sum(part.seconds for part in found.time if part.name != "python") == 16
 
 
 # --- the head, and where the time went ---
@@ -180,20 +180,21 @@ def test_the_headline_counts_programs(events, says):
 
 
 def test_the_parts_of_the_time_add_up():
-    """The rest is what is not known. Other threads compile at the same time."""
+    """The rest is other Python. Other threads compile at the same time."""
     found = report_of(
-        event(1, seconds=10.0),
+        event(1, seconds=10.0, first_run=1.0),
         event(2, seconds=5.0, thread="Thread-1"),
-        waits=[Wait(LINE._replace(line=12), "float(x)", 3, 2.0)],
+        calls=CallSeconds(dispatch=0.5, device=2.0, transfers=0.25, doctor=0.25),
         seconds=30.0,
     )
     parts = {part.name: part.seconds for part in found.time}
-    assert parts["wait"] == 2 and parts["compile"] == 5
+    assert parts["device"] == 3 and parts["compile"] == 5 and parts["transfers"] == 0.25
     assert sum(parts.values()) == pytest.approx(30)
-    assert parts["rest"] == pytest.approx(18)
-    assert "waiting for the device 2 s (7%)" in " ".join(text_of(found).split())
-    of_threads = [Wait(LINE, "float(x)", 3, 200.0)]
-    found = report_of(event(1, seconds=10.0), waits=of_threads, seconds=30.0)
+    assert parts["python"] == pytest.approx(16)
+    assert [*parts.values()] == sorted(parts.values(), reverse=True)
+    assert "the device 3 s (10%)" in " ".join(text_of(found).split())
+    of_threads = CallSeconds(dispatch=0.0, device=200.0, transfers=0.0, doctor=0.0)
+    found = report_of(event(1, seconds=10.0), calls=of_threads, seconds=30.0)
     assert sum(part.seconds for part in found.time) == pytest.approx(30)
 
 
@@ -288,7 +289,7 @@ def test_text_page_and_json_say_the_same():
 def test_what_is_not_known_is_absent_from_the_json():
     found = report_of(*numbers(1, 2), cache=None)
     data = as_json(found)
-    assert data["schema"] == 5
+    assert data["schema"] == 6
     row, cache = data["rows"]
     (part,) = row["parts"]
     names = "function", "parts", "line", "seconds", "saves", "compilations", "programs"

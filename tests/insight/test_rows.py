@@ -120,6 +120,63 @@ def mlp(depth):
     return eqx.nn.MLP(3, 3, 4, depth, key=jax.random.key(0))
 
 
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+
+FACTORS = {"V": 1.0, "mV": 1e-3, "uV": 1e-6}
+TABLES = {name: jnp.full(3, x) for name, x in FACTORS.items()}
+
+
+class Tolerance(eqx.Module):
+    tol: float
+
+    def __call__(self, x):
+        return x * self.tol
+
+
+class Damped(eqx.Module):
+    tol: float
+    scale: float = 2.0
+
+    def __call__(self, x):
+        return self.scale * x - self.tol
+
+
+class Likelihood:
+    def __call__(self, w, x):
+        return jnp.mean((w * x - 1) ** 2)
+
+
+class Contrastive:
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, w, x):
+        return jnp.mean(jnp.exp(jnp.outer(w * x, jnp.ones(self.n))))
+
+
+def two_losses():
+    """A fit by one loss, then two by another one, which each fit makes again."""
+
+    @filter_jit
+    def step(w, x, *, loss_fn, optimizer):
+        grads = jax.grad(loss_fn)(w, x)
+        return w + optimizer.update(grads, optimizer.init(w))[0]
+
+    for i in range(3):
+        step(
+            X, X, loss_fn=Contrastive(9) if i else Likelihood(), optimizer=optax.sgd(1)
+        )
+
+
+def closures_that_select():
+    f = filter_jit(lambda g, x: g(x))
+    for name in FACTORS:
+        f(lambda x: x * TABLES[name], X)  # noqa: B023
+
+
 def sweep():
     """Eight runs with a name and an optimiser each, and two activations."""
 
@@ -272,6 +329,60 @@ CASES = {
     "a weak type that the call returns otherwise": (
         carried(lambda s, x: s + x, jnp.asarray(0.0), jnp.float32(1.0)),
         "2 of 1: weak-type s 1",
+    ),
+    "a number, beside one call with another class": (
+        called(
+            lambda solver, x: solver(x),
+            *((Tolerance(x), X) for x in (1.0, 0.1, 0.01)),
+            (Damped(0.01), X),
+        ),
+        "4 of 2: number solver.tol 2 (1 for solver)",
+        "solver.tol 1.0, 0.1, 0.01 [number]: jnp.asarray(solver.tol)",
+    ),
+    "a number of two classes": (
+        called(
+            lambda solver, x: solver(x),
+            *((x(tol), X) for x in (Tolerance, Damped) for tol in (1.0, 0.1, 0.01)),
+        ),
+        "6 of 2: number solver.tol 4 (1 for solver)",
+    ),
+    "an object and an optimiser that are made again, beside another class": (
+        two_losses,
+        "3 of 2: object loss_fn 1, and optimiser optimizer",
+        "loss_fn <Contrastive> made again [object]: make it once",
+    ),
+    "a string that selects a literal": (
+        called(lambda x, unit: x * FACTORS[unit], *((X, x) for x in FACTORS)),
+        "3 of 1: selects unit 2",
+        "unit 'V', 'mV', 'uV' [selects]: pass what it selects, as an array",
+    ),
+    "a string that selects an array": (
+        called(lambda x, unit: x * TABLES[unit], *((X, x) for x in FACTORS)),
+        "3 of 1: selects unit 2",
+    ),
+    "a flag that selects a literal": (
+        called(lambda x, flag: x * (2.0 if flag else 3.0), (X, True), (X, False)),
+        "2 of 1: selects flag 1",
+    ),
+    "a member that selects an array": (
+        called(
+            lambda x, kind: x * TABLES["V" if kind is Kind.A else "mV"],
+            *((X, kind) for kind in Kind),
+        ),
+        "2 of 1: selects kind 1",
+    ),
+    "None, which selects a literal": (
+        called(lambda x, unit: x * (1.0 if unit is None else 2.0), (X, None), (X, "V")),
+        "2 of 1: selects unit 1",
+    ),
+    "an object that selects an array": (
+        called(lambda x, o: x * TABLES[o.name], *((X, Named(x)) for x in FACTORS)),
+        "3 of 1: selects o.name 2",
+    ),
+    "closures that select an array": (
+        closures_that_select,
+        "3 of 1: function g 2",
+        "[function]: make it once; pass what name selects, as an array",
     ),
     # --- the same operations ---
     "a Module whose array gains an axis": (

@@ -12,8 +12,8 @@ import pytest
 
 from eqx_fastjit import _private, filter_jit, insight
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight.record import _device, _waits
-from eqx_fastjit.insight.record._device import Device
+from eqx_fastjit.insight.record import _calls, _waits
+from eqx_fastjit.insight.record._calls import Calls
 from eqx_fastjit.insight.record._waits import Wait
 from eqx_fastjit.insight.rules import each_call
 from tests.support.threads import in_threads
@@ -22,22 +22,23 @@ from tests.support.threads import in_threads
 @pytest.fixture(autouse=True)
 def _each_counts(monkeypatch):
     """However short it is."""
-    monkeypatch.setattr(_device, "_SHORTEST", 0.0)
+    monkeypatch.setattr(_calls, "_SHORTEST", 0.0)
 
 
 def rows_of(waits, saves):
     """The rows of a run with these waits; running ahead saves so many seconds."""
     device = types.SimpleNamespace(ahead=saves)
-    run = types.SimpleNamespace(waits=waits, device=device, busy="")
+    fields = {"waits": waits, "device": device, "busy": ""}
+    run = types.SimpleNamespace(**fields, timed=(), activities=())
     return [*each_call.rows(types.SimpleNamespace(run=run))]
 
 
 def waits_in(f, *args):
     """What waited while a function was called, by line and count."""
-    with Device() as device:
+    with Calls() as calls:
         f(*args)
-    assert device.missing == []
-    return [*device.waits.values()]
+    assert calls.notes == []
+    return [*calls.waits.values()]
 
 
 @dataclasses.dataclass
@@ -163,9 +164,9 @@ def test_looking_for_callbacks_disturbs_no_event():
 
 
 def test_exceptions_come_through():
-    with pytest.raises(TypeError), Device():
+    with pytest.raises(TypeError), Calls():
         float(jnp.ones(2))
-    with pytest.raises(RuntimeError, match="deleted"), Device():
+    with pytest.raises(RuntimeError, match="deleted"), Calls():
         x = jnp.ones(2)
         x.delete()
         x.block_until_ready()
@@ -174,22 +175,22 @@ def test_exceptions_come_through():
 def test_waits_of_other_threads_are_not_the_programs():
     """Meanwhile it computes."""
     x = jnp.ones(())
-    with Device() as device:
+    with Calls() as calls:
         in_threads(4, lambda _: float(x))
-        assert not device.waits
+        assert not calls.waits
         float(x)
-    assert [x.what for x in device.waits.values()] == ["float(x)"]
+    assert [x.what for x in calls.waits.values()] == ["float(x)"]
 
 
 def test_what_other_threads_wait_for_hides_no_wait():
     """Calls that block in another thread, then a read in this one."""
     f = filter_jit(lambda x: (x + 1, x.sum()), asynchronous=False)
     f(jnp.ones(3))
-    with Device() as device:
+    with Calls() as calls:
         in_threads(2, lambda _: f(jnp.ones(3)))
-        assert not device.waits
+        assert not calls.waits
         float(jnp.ones(()))
-    assert [x.what for x in device.waits.values()] == ["float(jnp.ones(()))"]
+    assert [x.what for x in calls.waits.values()] == ["float(jnp.ones(()))"]
 
 
 def test_a_private_name_that_is_gone_is_said(monkeypatch):
@@ -197,11 +198,14 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
         raise AttributeError(path)
 
     monkeypatch.setattr(_private, "resolve", missing)
-    with Device() as device:
+    with Calls() as calls:
         float(jnp.ones(()))
         jax.block_until_ready(jnp.ones(()) + 1)
-    assert device.missing == ["_value", "block_until_ready"]
-    (wait,) = device.waits.values()
+    assert calls.notes == [
+        "Waits in _value are not seen.",
+        "Waits in block_until_ready are not seen.",
+    ]
+    (wait,) = calls.waits.values()
     assert wait.what == "jax.block_until_ready(jnp.ones(()) + 1)"
 
 
@@ -241,6 +245,6 @@ def test_what_waits_has_a_row(waits, saves, rule, what):
 
 
 def test_a_value_that_was_there_is_read_but_not_waited_for(monkeypatch):
-    monkeypatch.setattr(_device, "_SHORTEST", 10.0)
+    monkeypatch.setattr(_calls, "_SHORTEST", 10.0)
     (found,) = waits_in(lambda x: [float(x) for _ in range(3)], jnp.ones(()))
     assert (found.count, found.reads, found.seconds) == (0, 3, 0.0)

@@ -7,14 +7,9 @@ with the original.
 
 import dataclasses
 import functools
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 from eqx_fastjit.insight.record._leaves import (
     ancestors,
-    argument_of,
-    common,
     is_below,
     Leaf,
 )
@@ -36,6 +31,8 @@ class Object:
     # What differs in it; and what mirrors that.
     own: tuple[Column, ...]
     copies: tuple[Column, ...] = ()
+    # Whether literals or captured arrays of one program go with its values.
+    selects: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -183,7 +180,7 @@ def is_literal(table: Table, path: str) -> bool:
     for row in table.rows:
         leaf = row.leaves.get(path)
         if row.program is not None and leaf is not None and leaf.value is not None:
-            is_there.append(f"{leaf.value:.6g}" in row.program.literals)
+            is_there.append(f"{leaf.value:.6g}" in row.program.values)
     return sum(is_there) > len(is_there) / 2
 
 
@@ -195,148 +192,3 @@ def module_of(table: Table, path: str) -> str:
     """The path of the outermost Module that it is a part of, or nothing."""
     nodes = [x for x in ancestors(path) if (y := table.leaf(x)) and _is_model(y)]
     return nodes[-1] if nodes else ""
-
-
-# --- finding them ---------------------------------------------------------------------
-
-
-def objects_of(table: Table) -> list[Object]:
-    """All that calls differ in, what changed most often first."""
-    originals = _originals(table)
-    kinds = [x for x in table.columns if x.aspect == "kind"]
-    # The outermost nodes that are not the same, and the rows in which each is alike.
-    top = {
-        node: table.alike(x for x in kinds if x.path == node or is_below(x.path, node))
-        for node in (x.path for x in kinds)
-        if not any(is_below(node, x.path) for x in kinds)
-    }
-    groups: dict[tuple[Any, ...], list[Column]] = {}
-    for column in table.columns:
-        original = originals.get(column, column)
-        groups.setdefault(_key(table, original, top), []).append(column)
-    found = [
-        _object(table, key, columns, originals)
-        for key, columns in _with_all_axes(groups)
-    ]
-    return sorted(found, key=lambda x: -x.count)
-
-
-def _object(
-    table: Table,
-    key: tuple[Any, ...],
-    columns: list[Column],
-    originals: dict[Column, Column],
-) -> Object:
-    own = tuple(x for x in columns if x not in originals) or tuple(columns)
-    kind, *rest = key
-    paths = list(dict.fromkeys(x.path for x in own))
-    if kind == "weak":  # an argument comes before what may be computed from it
-        own = tuple(sorted(own, key=lambda x: len(re.findall(r"[.\[<]", x.path))))
-        path = own[0].path
-    else:
-        path = rest[0] if rest and isinstance(rest[0], str) else common(paths)
-    copies = tuple(x for x in columns if x not in own)
-    return Object(table, kind, path, own, copies)
-
-
-def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[Any, ...]:
-    """The kind of an object, its path if that is known, and what tells it from others.
-
-    Columns with the same key are one object.
-    """
-    path, aspect, _ = column
-    ids = table.columns[column]
-    if aspect in ("function", "setting"):
-        return aspect, path
-    if aspect in ("placement", "weak"):
-        return (aspect,)
-    if owner := _optimiser_of(table, path):
-        return "optimiser", owner
-    above = next((x for x in top if path == x or is_below(path, x)), None)
-    if above is not None and not (
-        # Something in it differs between calls in which the node is alike.
-        aspect in ("axis", "rank", "dtype")
-        and len({*zip(top[above], ids, strict=True)}) > len({*top[above]})
-    ):
-        # With all that is there in some calls only.
-        statics = [x for x in table.leaves(above) if x is not None]
-        kinds = {x.kind for x in statics}
-        is_one = kinds == {"static", "array"} and all(
-            x.category == "number" for x in statics if x.kind == "static"
-        )
-        return "number" if is_one else "structure", above
-    if aspect in ("axis", "rank"):
-        return "size", ids
-    return ("dtype", ids) if aspect == "dtype" else _static_key(table, path, ids)
-
-
-def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
-    """That of a static value, or of a field of one."""
-    leaves = [x for x in table.leaves(path) if x is not None]
-    categories = {x.category for x in leaves}
-    around = (path, *ancestors(path))
-    outside = (x for x in around if (leaf := table.leaf(x)) is None or not leaf.of)
-    owner = next(outside, around[-1])
-    if categories == {"function"}:
-        if argument_of(path) == table.name:  # which is passed along with the arguments
-            return "function", table.name
-        return ("callable", path) if owner == path else ("object", owner)
-    if any(x.dtype for x in leaves) or _has_arrays(table, path):
-        return "array", path
-    if categories in ({"number"}, {"label"}):
-        return *categories, None, argument_of(path), owner != path and owner, ids
-    return "object", owner
-
-
-def _has_arrays(table: Table, path: str) -> bool:
-    """Whether arrays are what differs in a static object."""
-    inside = (x for x in table.varying if is_below(x, path))
-    return any(leaf.dtype for x in inside for leaf in table.leaves(x) if leaf)
-
-
-def _optimiser_of(table: Table, path: str) -> str:
-    around = (path, *ancestors(path))
-    leaves = ((x, table.leaf(x)) for x in around)
-    return next((x for x, leaf in leaves if leaf and leaf.category == "optimiser"), "")
-
-
-def _with_all_axes(
-    groups: dict[tuple[Any, ...], list[Column]],
-) -> Iterator[tuple[tuple[Any, ...], list[Column]]]:
-    """With lengths of several axes of an array as one group."""
-    of_path: dict[str, list[Column]] = {}
-    for key, columns in groups.items():
-        if key[0] != "size":
-            yield key, columns
-            continue
-        known = next((of_path[x.path] for x in columns if x.path in of_path), [])
-        known += columns
-        of_path |= dict.fromkeys([x.path for x in columns], known)
-    for i, columns in enumerate({id(x): x for x in of_path.values()}.values()):
-        yield ("size", i), columns
-
-
-# --- copies ---------------------------------------------------------------------------
-
-
-def _originals(table: Table) -> dict[Column, Column]:
-    """What mirrors something else, and that."""
-    found: dict[Column, Column] = {}
-    # By what follows the argument in a path.
-    tails: dict[object, Column] = {}
-    for column, ids in table.columns.items():
-        if tail := column.path[len(argument_of(column.path)) :]:
-            tails.setdefault(_mirrored(tail, column, ids), column)
-    for column, ids in table.columns.items():
-        path = column.path
-        for node in ancestors(path):  # the longest tail comes last
-            known = tails.get(_mirrored(path[len(node) :], column, ids))
-            if known and argument_of(known.path) != argument_of(path):
-                found[column] = known
-    return {column: found.get(known, known) for column, known in found.items()}
-
-
-def _mirrored(tail: str, column: Column, ids: Partition) -> object:
-    # A dtype may come to what is computed from it in a later call.
-    is_late = column.aspect in ("dtype", "weak")
-    return tail, column.aspect, column.axis, None if is_late else ids

@@ -9,13 +9,12 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit.insight.record._events import Event
-from eqx_fastjit.insight.record._leaves import is_below, Leaf
+from eqx_fastjit.insight.record._leaves import ancestors, is_below, Leaf
 from eqx_fastjit.insight.record._programs import Program
-from eqx_fastjit.insight.record._why import is_operation
 
 
 class Column(NamedTuple):
@@ -29,7 +28,7 @@ class Column(NamedTuple):
     axis: int = -1
 
 
-class Compilation(NamedTuple):
+class Compiled(NamedTuple):
     """A compilation of a function, with those of functions that are a part of it."""
 
     event: Event
@@ -54,22 +53,27 @@ def partition(values: Iterable[Any]) -> Partition:
 _WHOLES = ("function", "container")
 
 
-def _has_fields(leaf: Leaf) -> bool:
-    return leaf.kind == "static" and leaf.category not in _WHOLES
+def _cells(leaf: Leaf, rest: int | None) -> dict[Column, Any]:
+    """What a leaf has for each of its columns.
 
-
-def _cells(leaf: Leaf) -> dict[Column, Any]:
-    """What a leaf has for each of its columns."""
+    `rest`: what tells a static object from others with its class and fields.
+    """
     path = leaf.path
     if leaf.kind == "configuration":
         return {Column(path, "setting"): leaf.text}
     if leaf.kind == "structure":
         return {Column(path, "kind"): (leaf.type, leaf.text)}
-    cells: dict[Column, Any] = {Column(path, "kind"): leaf.kind}
-    cells |= {Column(path, "axis", i): n for i, n in enumerate(leaf.shape)}
+
+    cells: dict[Column, Any] = {
+        Column(path, "axis", i): n for i, n in enumerate(leaf.shape)
+    }
+    if not leaf.of:  # the class of its owner tells whether a field is there
+        cells[Column(path, "kind")] = leaf.kind
     if leaf.kind == "static":
-        cells[Column(path, "value")] = leaf.type, leaf.dtype, leaf.identity, leaf.text
+        value = (leaf.dtype, leaf.identity, leaf.text) if rest is None else rest
+        cells[Column(path, "value")] = leaf.type, value
         return cells
+
     cells[Column(path, "rank")] = len(leaf.shape)
     cells[Column(path, "dtype")] = leaf.dtype
     cells[Column(path, "weak")] = leaf.weak_type
@@ -84,7 +88,7 @@ class Table:
 
     # The function's.
     name: str
-    rows: Sequence[Compilation]
+    rows: Sequence[Compiled]
 
     @functools.cached_property
     def varying(self) -> dict[str, None]:
@@ -98,48 +102,55 @@ class Table:
         }
 
     @functools.cached_property
-    def _told(self) -> set[str]:
-        """The leaves that are no parts of others which are told.
+    def _fields(self) -> dict[str, list[str]]:
+        """The leaves that are no parts of others, each with its fields that differ.
 
-        A static object, such as a configuration, is told by those of its fields that
-        differ, if these are all that makes it another one.
+        An edit of a static object, such as a configuration, is one of its innermost
+        fields. Of functions and containers it is one of the whole.
         """
-        told: set[str] = set()
-        fields: dict[str, list[str]] = collections.defaultdict(list)
+        fields: dict[str, list[str]] = {}
         for path in self.varying:
             leaf = self.leaf(path)
-            if leaf is not None and leaf.of:
-                owner = next((x for x in fields if is_below(path, x)), "")
-                fields[owner].append(path)
-            else:
+            if leaf is None or not leaf.of:
                 fields[path] = []
-                told.add(path)
+            elif leaf.holder not in _WHOLES:
+                fields.get(self.owner(path), []).append(path)
+
         for path, inside in fields.items():
-            own = [x for x in inside if (y := self.leaf(x)) and y.holder not in _WHOLES]
-            own = [x for x in own if not any(is_below(y, x) for y in own)]
-            leaves = self.leaves(path)
-            if not own or not all(map(_has_fields, filter(None, leaves))):
-                continue
-            values = zip(*map(self.leaves, own), strict=True)
-            if partition(values) == partition(leaves):
-                told.remove(path)
-                told.update(own)
-        return told
+            categories = {x.category for x in self.leaves(path) if x is not None}
+            if not categories.isdisjoint(_WHOLES):
+                inside.clear()
+            inside[:] = [x for x in inside if not any(is_below(y, x) for y in inside)]
+        return fields
+
+    def _rest(self, path: str) -> list[int | None]:
+        """What tells an object from others of its class with the same fields, by row.
+
+        `None` if it has no fields that differ.
+        """
+        if not self._fields.get(path):
+            return [None] * len(self.rows)
+
+        known: dict[Any, dict[Leaf | None, int]] = collections.defaultdict(dict)
+        fields = zip(*map(self.leaves, self._fields[path]), strict=True)
+        rest: list[int | None] = []
+        for leaf, values in zip(self.leaves(path), fields, strict=True):
+            alike = known[leaf and leaf.type, values]
+            rest.append(alike.setdefault(leaf, len(alike)))
+        return rest
 
     @functools.cached_property
     def _values(self) -> dict[Column, tuple[Any, ...]]:
         """The value of each column in each row."""
-        cells = [
-            {
-                column: value
-                for path in self.varying
-                if (leaf := row.leaves.get(path)) is not None
-                for column, value in _cells(leaf).items()
-                # What a function captures has shapes as an argument would.
-                if path in self._told or column.aspect == "axis"
-            }
-            for row in self.rows
-        ]
+        told = {*self._fields, *itertools.chain(*self._fields.values())}
+        cells: list[dict[Column, Any]] = [{} for _ in self.rows]
+        for path in self.varying:
+            leaves, rests = self.leaves(path), self._rest(path)
+            for own, leaf, rest in zip(cells, leaves, rests, strict=True):
+                for column, value in _cells(leaf, rest).items() if leaf else ():
+                    # What a function captures has shapes as an argument would.
+                    if path in told or column.aspect == "axis":
+                        own[column] = value
         return {
             column: _filled(column, [x.get(column) for x in cells])
             for column in dict.fromkeys(itertools.chain(*cells))
@@ -157,9 +168,19 @@ class Table:
         """What a column has in each row; where there is no leaf, as in the next one."""
         return self._values[column]
 
+    def only(self, rows: Iterable[int]) -> "Table":
+        """Some of its rows."""
+        return Table(self.name, [self.rows[i] for i in sorted(rows)])
+
     def leaves(self, path: str) -> list[Leaf | None]:
         """A leaf in each row."""
         return [row.leaves.get(path) for row in self.rows]
+
+    def owner(self, path: str) -> str:
+        """The static object that something is a part of; else itself."""
+        around = (path, *ancestors(path))
+        leaves = ((x, self.leaf(x)) for x in around)
+        return next((x for x, leaf in leaves if leaf and not leaf.of), path)
 
     def leaf(self, path: str) -> Leaf | None:
         """A leaf in the first row that has it."""
@@ -168,7 +189,8 @@ class Table:
     def alike(self, columns: Iterable[Column]) -> Partition:
         """Which rows are alike in some columns."""
         # Many columns vary together: each way of it counts once.
-        different = {*(self.columns[x] for x in columns), (0,) * len(self.rows)}
+        known = (self.columns[x] for x in columns if x in self.columns)
+        different = {*known, (0,) * len(self.rows)}
         return partition(zip(*different, strict=True))
 
     @functools.cached_property
@@ -216,6 +238,7 @@ class Table:
         for i, key in enumerate(rest):
             ways = groups.setdefault(key, {})
             ways.setdefault(wider[i], {}).setdefault(self.programs[i], []).append(i)
+
         out: list[list[int]] = []
         for ways in groups.values():
             # Of rows that are alike in what is made the same, programs stay others.
@@ -233,6 +256,7 @@ class Table:
             if any(self.rows[i].is_before for i in rows):
                 kept = -1
             spared += [i for i in rows if i != kept and not self.rows[i].is_before]
+
         spared.sort()
         return Saved(sum(self.rows[i].seconds for i in spared), tuple(spared))
 
@@ -264,91 +288,3 @@ def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:
         known = known if value is None else value
         out.append(known)
     return tuple(reversed(out))
-
-
-# --- from events ----------------------------------------------------------------------
-
-
-def shared(event: Event) -> object:
-    """The same for events of which the first could have spared the others."""
-    # Two lines that jit a class, say, are two functions. JAX shares nothing that is
-    # compiled between stages and calls.
-    line = event.frames[:1] if event.function.place is None else ()
-    return event.function.key(), line, event.ahead
-
-
-def tables_of(
-    events: Iterable[Event], before: Iterable[Event] = ()
-) -> list[tuple[Table, list[Event]]]:
-    """The compilations of each function, with all their events.
-
-    **Arguments:**
-
-    - `events`: of a run; operations outside of jit are left out, and what failed.
-    - `before`: earlier ones of the process, which may have spared some of these.
-    """
-    earlier = {e.number for e in before}
-    by_number = {e.number: e for e in (*before, *events)}
-    # The compilations of each function, each with what is a part of it.
-    functions: dict[object, dict[int, list[Event]]] = {}
-    cells: dict[int, int] = {}  # in which cell of a notebook a function was first seen
-    for number in sorted(by_number):
-        event = by_number[number]
-        outermost = outermost_of(event, by_number)
-        if not (outermost.failed or is_operation(outermost)):
-            cell = cells.setdefault(outermost.function.number, outermost.cell)
-            is_part = outermost.is_part and not outermost.ahead
-            own = functions.setdefault((shared(outermost), cell, is_part), {})
-            own.setdefault(outermost.number, []).append(event)
-    out: list[tuple[Table, list[Event]]] = []
-    for compilations in functions.values():
-        rows: list[Compilation] = []
-        found: list[Event] = []
-        for inside in _with_stages(compilations.values()):
-            event = next((e for e in inside if not e.is_part), inside[0])
-            if event.is_part:
-                continue
-            rows.append(compilation_of(event, inside, event.number in earlier))
-            found += inside
-        # Of others the arguments are gone; but each function that is made again is new.
-        numbers = {x.event.function.number for x in rows}
-        known = [x for x in rows if x.event.signature]
-        if known or len(numbers) < len(rows):
-            rows = known
-        if any(not x.is_before for x in rows):
-            out.append((Table(rows[0].event.function.name, rows), found))
-    return out
-
-
-def compilation_of(
-    event: Event, inside: Iterable[Event], is_before: bool = False
-) -> Compilation:
-    """A row: an event, with all that are a part of it."""
-    return Compilation(
-        event,
-        {leaf.path: leaf for leaf in event.signature},
-        next((e.program for e in inside if e.program), None),
-        0.0 if is_before else sum(e.seconds for e in inside),
-        is_before,
-    )
-
-
-def outermost_of(event: Event, by_number: Mapping[int, Event]) -> Event:
-    """What a function was traced for, if it is a part of another one."""
-    while event.is_part and (around := by_number.get(event.inside or 0)) is not None:
-        event = around
-    return event
-
-
-def _with_stages(compilations: Iterable[list[Event]]) -> Iterator[list[Event]]:
-    """With stages ahead of time as parts of the one that compiles."""
-    waiting: list[list[Event]] = []
-    for events in compilations:
-        first = min(events, key=lambda e: e.number)
-        if first.ahead and first.is_part:
-            waiting.append(events)
-            continue
-        for stage in [x for x in waiting if x[0].signature == first.signature]:
-            waiting.remove(stage)
-            events = [*stage, *events]
-        yield events

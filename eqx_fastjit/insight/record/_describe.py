@@ -35,8 +35,9 @@ from eqx_fastjit._texts import describe_static, show_array
 from ._leaves import Leaf
 
 
-# Fields of statics, of a call in all.
-_MAX_FIELDS = 200
+# Fields of statics, of a call in all; and how many functions capture one another: those
+# of an optimiser, say.
+_MAX_FIELDS, _MAX_DEPTH = 400, 4
 
 
 # --- leaves ---------------------------------------------------------------------------
@@ -52,6 +53,8 @@ class _Part(NamedTuple):
     # The static that it is a part of: its class, and the category of that.
     of: str = ""
     holder: str = ""
+    # How many functions have captured it, one in another one.
+    depth: int = 0
 
 
 def describe(
@@ -145,6 +148,9 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
         elif type(x) in (list, tuple) and not is_node:
             values = {f"[{i}]": v for i, v in enumerate(x)}
+        elif hasattr(type(x), "_fields") and not is_node:  # a named tuple
+            fields = getattr(x, "_fields", ())
+            values = {f".{k}": v for k, v in zip(fields, x, strict=True)}
         elif _is_plain(part):  # it may hold anything, such as a large list
             values = {f".{k}": v for k, v in vars(x).items() if type(v) in _SIMPLE}
         elif is_node and not names:
@@ -160,7 +166,7 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
         return False, captured
     held = ("", "") if is_node else (type(x).__qualname__, category_of(type(x)))
     return is_node, [
-        _Part(part.path + name, value, i >= n_dynamic, *held)
+        _Part(part.path + name, value, i >= n_dynamic, *held, part.depth)
         for i, (name, value) in enumerate(values.items())
     ]
 
@@ -195,7 +201,7 @@ _WRAPPERS = ("partial", _JITTED.__qualname__)
 
 def _captured(part: _Part) -> list[_Part]:
     """What a function wraps, or what its closure refers to."""
-    x, values = part.value, dict[str, Any]()
+    x, values, depth = part.value, dict[str, Any](), part.depth
     of = getattr(type(x), "__qualname__", "")
     if type(x) is functools.partial:
         values = {".func": x.func} | {f".args[{i}]": y for i, y in enumerate(x.args)}
@@ -205,15 +211,17 @@ def _captured(part: _Part) -> list[_Part]:
     elif type(x) is types.FunctionType and "__wrapped__" in vars(x):
         values = {WRAPPED: vars(x)["__wrapped__"]}
     elif type(x) is types.FunctionType and (
-        part.of in ("", *_WRAPPERS) or part.path.endswith(WRAPPED)
+        part.of in ("", *_WRAPPERS)
+        or part.path.endswith(WRAPPED)
+        or 0 < depth < _MAX_DEPTH
     ):
+        depth += 1
         with contextlib.suppress(ValueError):  # a cell is empty
             cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
             values = {f"<{name}>": cell.cell_contents for name, cell in cells}
-    if part.of == "function" and not part.path.endswith(WRAPPED):
-        return []  # of what is captured, no more
     return [
-        _Part(part.path + name, y, True, of, "function") for name, y in values.items()
+        _Part(part.path + name, y, True, of, "function", depth)
+        for name, y in values.items()
     ]
 
 
@@ -252,17 +260,23 @@ def _node(part: _Part, size: int) -> Leaf:
     return Leaf(part.path, "structure", text, category, size=size, type=name)
 
 
-# Of functions. A new one may have the `id` of another one that is gone.
-_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+# Of functions and arrays, by `id`, which another one has that is gone.
+_numbers: dict[int, tuple[Any, int]] = {}
 _counter = itertools.count(1)
 
 
 def number_of(x: Any) -> int:
-    """What distinguishes a function from all others, whenever these were there."""
+    """What distinguishes a function or an array from others, whenever these were."""
+    key = id(x)
+    known, number = _numbers.get(key, (None, 0))
+    if known is not None and known() is x:
+        return number
     try:
-        return _numbers.setdefault(x, next(_counter))
-    except Exception:  # it cannot be referred to weakly, or its class has an odd `==`
-        return id(x)
+        reference = weakref.ref(x, lambda _: _numbers.pop(key, None))
+    except TypeError:
+        return key
+    _numbers[key] = reference, (number := next(_counter))
+    return number
 
 
 def _static(part: _Part, has_fields: bool) -> Leaf:
@@ -272,6 +286,8 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
         if type(x) is types.FunctionType:
             identity = number_of(x)
             place = place_of(x) if is_users(x.__code__.co_filename) else None
+        elif is_array(x, abstract=True):
+            identity = number_of(x)
         elif type(x) in _ATOMS and x == x:
             identity = hash(x)
         else:

@@ -28,7 +28,7 @@ from ._run import Run
 from ._why import line_of
 
 
-VERSION = 4
+VERSION = 5
 
 # Tells child processes that another process has this file.
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
@@ -192,6 +192,8 @@ def _made(kind: Any, x: Any) -> Any:
     kind, *_ = get_args(kind) or (kind,)  # or `None`
     if isinstance(x, list):  # a place
         return kind(*x)
+    if isinstance(x, int | float):
+        return x
     if not isinstance(x, dict):
         return kind(x)
     hints = _hints(kind)

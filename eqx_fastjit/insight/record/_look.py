@@ -7,7 +7,7 @@ kept.
 import contextlib
 from typing import Any, NamedTuple
 
-from eqx_fastjit._blocking import call_back, is_callback, opened
+from eqx_fastjit._blocking import call_back, is_callback, jaxprs_in, opened
 from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants, seconds_of_constants
@@ -38,6 +38,8 @@ class Look(NamedTuple):
     loops: tuple[UnrolledLoop, ...] = ()
     # Of an operation outside of jit.
     operation: Operation = Operation()
+    # Whether there are convolutions, which XLA's loops on a CPU make slow.
+    convolves: bool = False
 
 
 def look(event: Event, jaxpr: Any) -> Look:
@@ -47,6 +49,7 @@ def look(event: Event, jaxpr: Any) -> Look:
     with contextlib.suppress(Exception):
         if is_operation(event):
             return Look(operation=operation(jaxpr))
+        out = out._replace(convolves=jaxpr is not None and _convolves(jaxpr))
         # Only lowering tells of primitives that are not JAX's: it would take long.
         calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
@@ -55,7 +58,7 @@ def look(event: Event, jaxpr: Any) -> Look:
         scope = read_jaxpr(jaxpr)
         equations = (e for x in scope.calls for e in x.equations)
         only_checks = calls_back and not any(map(_is_own_callback, equations))
-        out = Look(calls_back, only_checks)
+        out = out._replace(calls_back=calls_back, only_checks=only_checks)
         if is_long:
             source = None if event.is_outside else ENGINE.active().flat.source
             function = function_in_jit() if event.is_outside else source and source()
@@ -63,8 +66,20 @@ def look(event: Event, jaxpr: Any) -> Look:
             most = seconds_of_constants(scope, constants)
             named = constants[:_NAMED] if most > _LEAST_SECONDS else ()
             loops = find_loops(scope, outermost=True)
-            out = Look(*out[:2], scope.size, named, most, loops)
+            out = out._replace(
+                equations=scope.size,
+                constants=named,
+                most_by_constants=most,
+                loops=loops,
+            )
     return out
+
+
+def _convolves(jaxpr: Any) -> bool:
+    equations = opened(jaxpr).eqns
+    if any(x.primitive.name == "conv_general_dilated" for x in equations):
+        return True
+    return any(_convolves(inner) for x in equations for inner in jaxprs_in(x))
 
 
 def _is_own_callback(equation: Equation) -> bool:

@@ -14,8 +14,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._texts import show_array
+
+from ._describe import number_of
 
 
 class Program(NamedTuple):
@@ -28,8 +33,8 @@ class Program(NamedTuple):
     # How many operations it has; and the arrays that it returns, as `float32[5]`.
     size: int
     returns: tuple[str, ...] = ()
-    # Numbers in it that are literals, each once.
-    literals: tuple[str, ...] = ()
+    # What could have been arguments, in order: literals, and digests of constants.
+    values: tuple[str, ...] = ()
 
 
 # What other shapes and dtypes need beside the operations of a program: conversions and
@@ -43,8 +48,9 @@ _ASIDE = frozenset(
 )
 # Options that an array could be: weak types; where a slice begins, or its gradient.
 _ARGUMENTS = ("weak_type", "start_indices", "limit_indices", "padding_config")
-# Literals of a program that are kept.
-_MAX_LITERALS = 200
+# Values of a program that are kept; and the bytes of an array up to which it is told
+# by its content.
+_MAX_VALUES, _MAX_BYTES = 200, 1 << 20
 # In the text of a function.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -60,14 +66,21 @@ def program_of(jaxpr: Any) -> Program | None:
         return None
     outvars = opened(jaxpr).outvars
     returns = [show_aval(v) for v in outvars if hasattr(v.aval, "dtype")]
-    literals = tuple(list(reader.literals)[:_MAX_LITERALS])
-    return Program(
-        text, _digest(sorted(kinds)), kinds.total(), tuple(returns), literals
-    )
+    values, more = reader.values[:_MAX_VALUES], reader.values[_MAX_VALUES:]
+    values += [_digest(more)] if more else []
+    kind = _digest(sorted(kinds))
+    return Program(text, kind, kinds.total(), tuple(returns), tuple(values))
 
 
 def _digest(texts: Iterable[str]) -> str:
     return hashlib.md5(";".join(texts).encode(), usedforsecurity=False).hexdigest()
+
+
+def _identity(x: Any) -> str:
+    """What tells a captured array from others. Those of NumPy are copies."""
+    if isinstance(x, jax.Array) or x.nbytes > _MAX_BYTES:
+        return f"@{number_of(x)}"
+    return _digest([show_array(x.shape, str(x.dtype)), np.asarray(x).tobytes().hex()])
 
 
 class _Reader:
@@ -75,12 +88,13 @@ class _Reader:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[str, Counter[str]]] = {}  # alive: in the trace
-        self.literals: dict[str, None] = {}
+        self.values: list[str] = []
 
     def read(self, jaxpr: Any) -> tuple[str, Counter[str]]:
         """The digest of a jaxpr, and how often each kind of operation is in it."""
         inner = opened(jaxpr)
         if id(inner) not in self._known:
+            self.values += map(_identity, getattr(jaxpr, "consts", ()))
             self._known[id(inner)] = self._read(inner)
         return self._known[id(inner)]
 
@@ -91,8 +105,10 @@ class _Reader:
 
         def name(v: Any) -> str:
             # Literals have no number, and constants are given none.
-            if getattr(v, "val", None) is not None and v.aval.shape == ():
-                self.literals[f"{complex(v.val).real:.6g}"] = None
+            if getattr(v, "val", None) is not None:
+                is_number = v.aval.shape == ()
+                value = f"{complex(v.val).real:.6g}" if is_number else _identity(v.val)
+                self.values.append(value)
             is_value = hasattr(v, "val") or v not in numbers
             return show_aval(v) if is_value else f"{numbers[v]}"
 
@@ -109,7 +125,7 @@ class _Reader:
                 kinds.update({k: n * times for k, n in inside.items()})
             params = sorted(e.params.items())
             options = [f"{k}={_option(x)}" for k, x in params if k not in _ARGUMENTS]
-            self.literals |= dict.fromkeys(map(str, e.params.get("start_indices", ())))
+            self.values += map(str, e.params.get("start_indices", ()))
             inputs = " ".join(map(name, e.invars))
             results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)

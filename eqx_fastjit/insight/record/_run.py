@@ -9,6 +9,8 @@ from typing import Any
 
 from eqx_fastjit.insight._words import plural
 
+from ._activity import Activity
+from ._calls import CallSeconds, Timed, Use
 from ._events import Event
 from ._look import Look
 
@@ -32,15 +34,24 @@ class Run:
     events: Sequence[Event]
     # What a file does not have: what the process had compiled before, waits, globals
     # that are stale, what was seen in the programs of events, by their numbers, what
-    # the device did, and the seconds of all threads on the CPU.
+    # the device did, what was called, how long, what the main thread did beside that,
+    # and the seconds of all threads on the CPU.
     before: Sequence[Event] = ()
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Look] = field(default_factory=dict[int, Look])
-    device: Any = None
+    device: Use | None = None
+    timed: Sequence[Timed] = ()
+    calls: CallSeconds | None = None
+    activities: Sequence[Activity] = ()
     cpu_seconds: float = 0.0
     # What could not be seen.
     notes: Sequence[str] = ()
+
+    def for_json(self) -> dict[str, Any]:
+        """All but what refers to this process."""
+        names = [x.name for x in dataclasses.fields(self) if x.name != "timed"]
+        return {name: getattr(self, name) for name in names}
 
     def look(self, event: Event) -> Look:
         """What was to be seen in the program of an event."""

@@ -2,7 +2,7 @@
 
 `float(x)`, `x.item()`, `print(x)`, `np.asarray(x)` and `block_until_ready` need the
 value of an array, and wait until the device has it. In a loop, Python cannot prepare
-the next step meanwhile. `_device.py` sees who waits; here are the lines.
+the next step meanwhile. `_calls.py` sees who waits; here are the lines.
 """
 
 import ast
@@ -42,6 +42,8 @@ class Wait:
     # fraction, such as a loss, and so may decide what follows; or a call has a host
     # callback or large NumPy arrays, or is on several CPU devices.
     decides: bool = False
+    # Seconds of all that was evaluated.
+    all_seconds: float = 0.0
 
 
 def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.compare._objects import Object
-from eqx_fastjit.insight.compare._table import Table, tables_of
+from eqx_fastjit.insight.compare._table import Table
+from eqx_fastjit.insight.compare._tables import tables_of
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
 
@@ -70,6 +71,8 @@ class Row(_Sparse):
     - `seconds`, `saves`: what it cost, and what all edits together save of that.
     - `later`: the part of `saves` that is saved in later runs, not in this one.
     - `other_data`: the part that is saved only if the program computes with other data.
+    - `cost`: what it cost in each iteration, in words.
+    - `bytes`: of arrays that could be donated.
     - `about`: whether the seconds are estimated, rather than counted.
     - `wanted`: seconds of other programs, which have to be compiled.
     - `compilations`, `programs`: how often it compiled, and for how many programs.
@@ -83,6 +86,8 @@ class Row(_Sparse):
     saves: float = 0.0
     later: float = 0.0
     other_data: float = 0.0
+    cost: str = ""
+    bytes: int = 0
     about: bool = False
     wanted: float = 0.0
     compilations: int = 0

@@ -13,7 +13,7 @@ from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._table import Column, Table
-from eqx_fastjit.insight.record._leaves import argument_of, is_below, Leaf
+from eqx_fastjit.insight.record._leaves import ancestors, argument_of, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
 from ._given import given_in
@@ -46,6 +46,12 @@ class Wording:
     def path(self) -> str:
         """The object, as the user would write it; a function with its brackets."""
         return f"{self._found.path}{'()' if self._found.kind == 'function' else ''}"
+
+    @property
+    def which(self) -> str:
+        """Its class, if that of other programs is another one."""
+        types = {x.type for x in self._all.leaves(self._found.path) if x is not None}
+        return f" {self.then}" if len(types) > 1 else ""
 
     @property
     def paths(self) -> str:
@@ -189,17 +195,34 @@ class Wording:
     @functools.cached_property
     def _captured(self) -> dict[str, str]:
         """The paths of what is not the same in it, by the names of its fields, or of
-        the variables that a function refers to."""
+        the variables that functions refer to."""
         kind, path = self._found.kind, self._found.path
         pattern = _FIELD if kind == "object" else _VARIABLE
-        found: dict[str, str] = {}
+        captured: dict[str, str] = {}
         for below in self._table.varying:
             leaf = self._table.leaf(below)
-            if is_below(below, path) and leaf is not None and leaf.of:
-                name = pattern.search(below, len(path))
-                if name is not None:  # of all that is in one, the variable is told
-                    found.setdefault(name[name.lastindex or 0], below[: name.end()])
-        return found
+            outer = pattern.search(below, len(path))
+            if not is_below(below, path) or leaf is None or not (leaf.of and outer):
+                continue
+            is_value = leaf.category in ("number", "label") and kind != "object"
+            if is_value and self._is_readable(below):
+                captured.setdefault(_innermost(below), below)
+            else:  # of all that is in one, the variable is told
+                captured.setdefault(outer[outer.lastindex or 0], below[: outer.end()])
+
+        paths = [*captured.values()]
+        return {
+            name: path
+            for name, path in captured.items()
+            if not any(is_below(x, path) for x in paths)
+        }
+
+    def _is_readable(self, path: str) -> bool:
+        """Whether all functions that lead to it, from the object on, are the user's."""
+        around = [x for x in ancestors(path) if is_below(x, self._found.path)]
+        leaves = [x for x in map(self._table.leaf, around) if x is not None]
+        libraries = [x for x in leaves if x.type == "function" and x.place is None]
+        return not libraries and all(x.category != "optimiser" for x in leaves)
 
     @property
     def cells(self) -> str:
@@ -219,37 +242,46 @@ class Wording:
         """What to do with that: what is passed as an argument, what is made once."""
         passed: list[str] = []
         made: list[str] = []
+        selecting: list[str] = []
         is_optimiser = False
         for name, path in self._captured.items():
             leaf, arguments = self._table.leaf(path), self._arguments(name, path)
-            passed += arguments
-            if not arguments:
+            if self._found.selects and leaf and leaf.category == "label":
+                selecting.append(name)
+            elif arguments:
+                passed += arguments
+            else:
                 made.append(name)
                 is_optimiser |= leaf is not None and leaf.category == "optimiser"
+
         text = f"; pass {listed(passed)}" if passed else ""
         text += f"; make {listed(made)} once, too" if made else ""
+        if self._found.selects and (selecting or not passed):
+            text += f"; pass what {listed(selecting) or 'it'} selects, as an array"
         return f"{text} ({self.rates})" if is_optimiser else text
 
     def _arguments(self, name: str, path: str) -> list[str]:
         """What is passed in place of something captured; nothing if it is made once."""
         captured = self._table.leaf(path)
+        if captured is not None and captured.category == "optimiser":
+            return []
         below = [x for x in self._table.varying if x == path or is_below(x, path)]
         inside = {x: leaf for x in below if (leaf := self._table.leaf(x)) is not None}
         is_module = captured is not None and captured.category == "module"
         if is_module or any(x.dtype for x in inside.values()):
             return [name]  # as a whole, such as a model
 
-        # Of an object, its field; of a function, a variable around it.
-        own = path if self._found.kind == "object" else name
+        # Of an object, its field; of a function, the innermost variable.
         numbers = [x for x, leaf in inside.items() if leaf.category == "number"]
-        arrays = [f"jnp.asarray({own}{x.removeprefix(path)})" for x in numbers]
+        numbers = [x for x in numbers if self._is_readable(x)]
+        is_field = self._found.kind == "object"
+        names = numbers if is_field else map(_innermost, numbers)
+        arrays = [f"jnp.asarray({x})" for x in dict.fromkeys(names)]
         if arrays:
             # Of a configuration with many it is not known which it reads.
             return arrays if len(arrays) < 3 else [f"what it reads of {name}"]
-
         # What is equal but for being made again has nothing that could be passed.
-        is_optimiser = captured is not None and captured.category == "optimiser"
-        return [name] if len(self._texts(path)) > 1 and not is_optimiser else []
+        return [name] if len(self._texts(path)) > 1 else []
 
     def _texts(self, path: str) -> list[str]:
         leaves = self._table.leaves(path)
@@ -259,6 +291,12 @@ class Wording:
 # In a path: a field; a variable that a function refers to, or that a partial binds.
 _FIELD = re.compile(r"\.(\w+)")
 _VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
+
+
+def _innermost(path: str) -> str:
+    """What a path is called in the innermost function that it leads through."""
+    *_, last = _VARIABLE.finditer(path)
+    return last[last.lastindex or 0] + path[last.end() :]
 
 
 def places_of_edit(found: Object) -> list[Place]:

@@ -1,26 +1,269 @@
 """In each call: rules of what costs in every iteration of a run."""
 
+import collections
+import dataclasses
 from collections.abc import Iterator
 
-from eqx_fastjit.insight._words import show_seconds
-from eqx_fastjit.insight.record._waits import JITTED_CALL
+import jax
 
-from ._rules import Case, Row, Rule
+from eqx_fastjit.insight._words import listed, show_bytes, show_seconds
+from eqx_fastjit.insight.record._activity import (
+    DISPATCH,
+    OPERATIONS,
+    PYTHON,
+    TRANSFERS,
+)
+from eqx_fastjit.insight.record._calls import Timed
+from eqx_fastjit.insight.record._given import Given
+from eqx_fastjit.insight.record._overhead import overhead_of
+from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
+
+from ._rules import Case, Part, Row, Rule
+from ._steady import CallsAt, Loop, loops_of
 
 
+EAGER = Rule("eager-calls", "{into}", "{statement}")
+SHORT = Rule(
+    "short-calls",
+    "jax.lax.scan over a hundred steps in one call",
+    "{function} takes {each}, of which the device computes little",
+)
+EQUINOX = Rule(
+    "equinox-jit",
+    "from eqx_fastjit import filter_jit",
+    "equinox.filter_jit would take {each} longer",
+)
+DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
+TRANSFER = Rule("transfers", "{once}", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
 BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {cost}")
 
-RULES = (WAITS, BLOCKING)
+RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
+
+# Seconds, of some ten samples.
+_LEAST_SECONDS = 0.1
+# The share of a row's seconds below which a statement is not told.
+_LITTLE = 0.03
+_ONCE = "before the loop, if it is the same"
+# Calls of which one is left where many are made in one.
+_STEPS = 100
+# The most seconds that are asked for: it takes some to measure.
+_MOST_OVERHEAD = 1e-2
+# Bytes of arrays from which on it matters that they are not donated; calls, too.
+_LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 
 
 def rows(case: Case) -> Iterator[Row]:
+    """What each iteration of a loop, or each call of a function, costs too much."""
+    for loop in loops_of(case.run):
+        yield from _eager(loop, case)
+        yield from _transfers(loop, case)
+        for call in loop.calls:
+            yield from _short(loop, call, case)
+    yield from _equinox(case)
+    yield from _donate(case.run)
+    yield from _waits(case.run)
+
+
+def _least(case: Case) -> float:
+    """The seconds below which nothing is known of samples."""
+    return max(case.limit, _LEAST_SECONDS)
+
+
+def _cost(seconds: float, count: int, run: Run) -> str:
+    """How much of the run that is, and of an iteration."""
+    text = f"{show_seconds(seconds)} of {show_seconds(run.seconds)}"
+    if not count:
+        return text
+    each = show_seconds(seconds / count)
+    return f"{text} in {count:,} iterations: {each} each"
+
+
+# --- operations outside of jit ---
+
+
+def _eager(loop: Loop, case: Case) -> Iterator[Row]:
+    """Its operations outside of jit. Those that take long to compute take as long in
+    jit, unless they copy an array to change a part of it.
+    """
+    found = loop.of(OPERATIONS)
+    seconds = sum(x.seconds for x in found)
+    into, count = "filter_jit around them", 0
+    if loop.main is not None:
+        into, count = f"move into `{loop.main.name}`", loop.main.calls
+
+    parts: list[Part] = []
+    for x in found:
+        if x.seconds >= _LITTLE * seconds:
+            copies = ".at[" in x.statement.text
+            saves = x.seconds if copies else x.seconds - x.computing
+            edit = f"{into} with donate, or NumPy" if copies else into
+            facts = {"statement": x.statement.text, "into": edit}
+            line = x.statement.place
+            fields = {"saves": saves, "gain": saves, "count": count, "line": line}
+            parts.append(EAGER.part(facts, **fields))
+    yield from _row(loop, parts, seconds, count, case)
+
+
+def _row(
+    loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
+) -> Iterator[Row]:
+    parts.sort(key=lambda x: -x.saves)
+    saves = sum(x.saves for x in parts)
+    if saves < _least(case):
+        return
+    yield Row(
+        loop.name,
+        tuple(parts),
+        parts[0].line,
+        cost=_cost(seconds, count, case.run),
+        seconds=seconds,
+        saves=saves,
+        about=True,
+    )
+
+
+def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
+    """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
+    count = loop.main.calls if loop.main else 0
+    found = loop.of(TRANSFERS)
+    seconds = sum(x.seconds for x in found)
+    parts = [
+        TRANSFER.part(
+            {
+                "statement": x.statement.text,
+                "once": "before the loop, if it is the same",
+            },
+            saves=x.seconds,
+            gain=x.seconds,
+            count=count,
+            line=x.statement.place,
+        )
+        for x in found
+        if x.seconds >= _LITTLE * seconds
+    ]
+    yield from _row(loop, parts, seconds, count, case)
+
+
+# --- calls ---
+
+
+def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
+    """Short calls, if one call may make many steps.
+
+    It may not if what is read in between decides what follows; if a step is given data
+    of NumPy's; or if Python does more than to call.
+    """
+    timed, count = call.timed, call.calls
+    seconds = call.seconds + loop.seconds(DISPATCH)
+    reads = sum(x.reads for x in case.run.waits if x.decides)
+    decides = call.statement.is_conditional or 2 * reads > count
+    is_given = timed.numpy_bytes > 0 or loop.seconds(TRANSFERS) > 0
+    is_busy = loop.seconds(PYTHON) > seconds
+    if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
+        return
+    overhead = overhead_of(timed) if seconds > _least(case) else None
+    if overhead is None or 2 * overhead.launch < timed.ready:
+        return
+    seconds += count * max(0.0, timed.ready - timed.seconds / timed.calls)
+    saves = (1 - 1 / _STEPS) * min(count * overhead.launch, seconds)
+    if saves < _least(case):
+        return
+
+    facts = {"function": call.name, "each": show_seconds(seconds / count)}
+    line = call.statement.place
+    part = SHORT.part(facts, count=count, saves=saves, gain=saves, line=line)
+    yield Row(
+        loop.name,
+        (part,),
+        line,
+        cost=_cost(seconds, count, case.run),
+        seconds=seconds,
+        saves=saves,
+        about=True,
+    )
+
+
+def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
+    """Whether it has convolutions, which a CPU computes slowly within a loop."""
+    if jax.default_backend() != "cpu":
+        return False
+    key = timed.function.key()
+    return any(run.look(e).convolves for e in run.events if e.function.key() == key)
+
+
+def _equinox(case: Case) -> Iterator[Row]:
+    """What Equinox's own `filter_jit` would take longer, which the program calls."""
+    for timed in case.run.timed:
+        if not timed.is_of_equinox or timed.calls < _LEAST_CALLS:
+            continue
+        is_little = timed.calls * _MOST_OVERHEAD < _least(case)
+        overhead = None if is_little else overhead_of(timed)
+        each = 0.0 if overhead is None else overhead.equinox
+        saves = timed.calls * each
+        if saves >= _least(case):
+            part = EQUINOX.part(
+                {"each": show_seconds(each)},
+                count=timed.calls,
+                saves=saves,
+                gain=saves,
+            )
+            cost = f"{timed.calls:,} calls"
+            line = timed.lines[0] if timed.lines else None
+            name = timed.function.name
+            yield Row(name, (part,), line, cost=cost, saves=saves, about=True)
+
+
+# --- donation ---
+
+
+def _donate(run: Run) -> Iterator[Row]:
+    """Arguments whose arrays nobody has any more after any call of a function."""
+    functions: dict[object, list[Timed]] = collections.defaultdict(list)
+    for timed in run.timed:
+        functions[timed.function.key()].append(timed)
+    for several in functions.values():
+        main = max(several, key=lambda x: x.calls * x.given.donated_bytes)
+        given = main.given
+        arguments = [x.name for x in given.donatable]
+        n_bytes = given.donated_bytes
+        others = [x for x in several if x is not main and x.calls > 0]
+        is_same = all(
+            {*arguments} <= {x.name for x in other.given.donatable} for other in others
+        )
+        if n_bytes < _LEAST_BYTES or main.calls < _LEAST_CALLS or not is_same:
+            continue
+
+        facts = {
+            "arguments": listed(arguments),
+            "bytes": show_bytes(n_bytes),
+            "mode": _mode(given),
+        }
+        part = DONATE.part(facts, count=main.calls)
+        line = main.lines[0] if main.lines else None
+        yield Row(main.function.name, (part,), line, bytes=n_bytes)
+
+
+def _mode(given: Given) -> str:
+    """Equinox's option, with what is kept as the first argument."""
+    kept = [x.name for x in given.kept_arguments]
+    if not kept:
+        return 'donate="all"'
+    is_first = kept == [given.arguments[0].name]
+    first = "" if is_first else f", with {listed(kept)} in the first argument"
+    return f'donate="all-except-first"{first}'
+
+
+# --- waits ---
+
+
+def _waits(run: Run) -> Iterator[Row]:
     """What the program waits for without need, if it could save any seconds.
 
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
     """
-    run = case.run
     if run.device is None or run.busy:  # of others' work, waits are not known
         return
 
@@ -30,14 +273,22 @@ def rows(case: Case) -> Iterator[Row]:
         return
 
     first = max(found, key=lambda x: x.seconds)
-    function, what, n = first.place.function, first.what, first.count
+    function = first.place.function
     beside = (x for x in waits if x.decides and x.place.function == function)
     if any(2 * x.reads > first.reads for x in beside):
         return
 
-    rule = BLOCKING if what == JITTED_CALL else WAITS
-    facts = {"path": what, "cost": f"{n} x {show_seconds(first.seconds / n)}"}
-    part = rule.part(facts, path=what, count=n, saves=saves, gain=saves)
+    parts = [_part_of_wait(x) for x in found if x.what != JITTED_CALL]
+    if first.what == JITTED_CALL:
+        parts = [_part_of_wait(first)]
+    parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
     seconds = sum(x.seconds for x in found)
-    yield Row(name, (part,), first.place, seconds=seconds, saves=saves, about=True)
+    yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
+
+
+def _part_of_wait(wait: Wait) -> Part:
+    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
+    cost = f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
+    facts = {"path": wait.what, "cost": cost}
+    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)

@@ -8,7 +8,8 @@ counted by what is left of the calls without it.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from eqx_fastjit.insight.compare._objects import is_literal, Object, objects_of
+from eqx_fastjit.insight.compare._finding import objects_of, objects_within
+from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._savings import Savings
 from eqx_fastjit.insight.compare._table import Partition, Saved, Table
 from eqx_fastjit.insight.record._events import Event
@@ -129,47 +130,45 @@ def _part(table: Table, rule: Rule, found: Object, **fields: Any) -> Part:
 
 def diagnose(table: Table) -> Diagnosis:
     """Which objects to edit, by which rules."""
-    objects = objects_of(table)
-    within = [x for x in objects if x.differs_within(table.programs)]
-    same = [x for x in within if not x.is_mixed]
-    decides = _deciding(table, same)
+    within = objects_within(table)
+    decides = _deciding(table, within)
     edits = [
         Edit(x, DECIDES if x is decides else rule)
-        for x in same
+        for x in within
         if (rule := rule_of(_SAME, x))
     ]
 
-    rest = [x for x in objects if x not in same]
+    told = {c for x in within for c in x.columns}
+    between = objects_of(table, without=told)
     others = [
         Edit(x, rule)
-        for x in rest
+        for x in between
         if (rule := rule_of([*_OTHER, *_SAME] if x.is_mixed else _OTHER, x))
     ]
     wide = frozenset(c for x in others for c in x.found.columns)
-    edits += others
     # Where these always differ as well, no two programs are the same. What cannot be
     # a shape is then told by the kinds of operations.
-    if wide:
-        edits += [
-            Edit(x, rule)
-            for x in rest
-            if x.is_no_shape and x.differs_within(table.kinds)
-            if not wide.issuperset(x.columns)
-            if (rule := rule_of(_NO_SHAPE, x))
-        ]
+    no_shapes = [
+        Edit(x, rule)
+        for x in between
+        if wide and x.is_no_shape and x.differs_within(table.kinds)
+        if not wide.issuperset(x.columns) and (rule := rule_of(_NO_SHAPE, x))
+    ]
 
     savings = Savings(table, wide)
+    edits += [*others, *no_shapes]
     kept = savings.fewest([x.found for x in edits])
-    needed = [x for x in rest if x not in kept]
+    needed = [x for x in between if x not in kept]
     return Diagnosis([x for x in edits if x.found in kept], needed, savings)
 
 
-def _deciding(table: Table, same: Sequence[Object]) -> Object | None:
-    """The object that decides between programs though it makes too many of one.
+def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
+    """The value that decides between programs though it makes too many of one.
 
     Rows that are alike in all else, and in it, are of one program, and not without it.
+    An object that is merely another one is made again, and decides nothing.
     """
-    removed = {c for x in same for c in x.columns}
+    removed = {c for x in within for c in x.columns}
     rest = table.alike(x for x in table.columns if x not in removed)
 
     def leaves_several(*ids: Partition) -> bool:
@@ -178,8 +177,8 @@ def _deciding(table: Table, same: Sequence[Object]) -> Object | None:
 
     if not leaves_several():
         return None
-    known = [x for x in same if x.kind in ("number", "label", "object")]
-    explains = [x for x in known if not leaves_several(x.ids)]
+    values = [x for x in within if x.kind in ("number", "label")]
+    explains = [x for x in values if not leaves_several(table.alike(x.own))]
     # Of several with a value for each row, one that is no literal of the programs.
     return min(
         explains, key=lambda x: (x.count, is_literal(table, x.paths[0])), default=None

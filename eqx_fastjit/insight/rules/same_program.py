@@ -38,6 +38,13 @@ def _is_number_of_module(found: Object) -> bool:
     )
 
 
+def _is_chosen(found: Object) -> bool:
+    """Whether it is one of several values, or functions, that select something."""
+    places = {x.place for x in found.leaves if x is not None}
+    is_one_of_several = found.kind == "callable" and len(places) > 1
+    return found.selects and (found.kind == "label" or is_one_of_several)
+
+
 DECIDES = Rule(
     "decides",
     "pass what it decides, such as a flag, and a number as an array of its own",
@@ -66,11 +73,12 @@ RULES = (
     ),
     Rule("number", "{array}", applies=lambda x: x.kind == "number"),
     DECIDES,
+    Rule("selects", "pass what it selects, as an array", applies=_is_chosen),
     Rule("label", "keep it out of the call", applies=lambda x: x.kind == "label"),
     Rule(
         "object",
         "make it once{passed}",
-        "{path} made again{cells}",
+        "{path}{which} made again{cells}",
         applies=lambda x: x.kind == "object",
     ),
     Rule(

@@ -8,7 +8,8 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from eqx_fastjit.insight.compare._table import compilation_of, shared, Table
+from eqx_fastjit.insight.compare._table import Table
+from eqx_fastjit.insight.compare._tables import compilation_of, shared
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import is_operation
 from eqx_fastjit.insight.rules._rules import Part

@@ -4,12 +4,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from eqx_fastjit.insight._words import plural, show_seconds
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._why import is_operation, stages_of
+from eqx_fastjit.insight.record._time import Time, times_of
+from eqx_fastjit.insight.record._why import is_operation
 from eqx_fastjit.insight.rules._classes import CLASSES
 from eqx_fastjit.insight.rules._rules import Case, Row
 from eqx_fastjit.insight.rules.outside_of_jit import program_key
@@ -17,14 +17,6 @@ from eqx_fastjit.insight.rules.outside_of_jit import program_key
 
 # Seconds, and the share of a run, below which nothing has a row.
 _LEAST_SECONDS, _LEAST_SHARE = 0.1, 0.01
-
-
-class Time(NamedTuple):
-    """A part of the run's time."""
-
-    name: str
-    label: str
-    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +36,12 @@ class Report:
     # That other programs slow it down, in words.
     busy: str = ""
     # Of the JSON.
-    schema: int = 5
+    schema: int = 6
 
     @property
     def findings(self) -> tuple[Row, ...]:
         """The rows that can be mended, but for what is saved in later runs."""
-        return tuple(x for x in self.rows if x.is_wrong or x.saves > x.later)
+        return tuple(x for x in self.rows if x.is_wrong or x.bytes or x.saves > x.later)
 
 
 def headline(report: Report) -> str:
@@ -62,7 +54,8 @@ def headline(report: Report) -> str:
     seconds = show_seconds(sum(e.seconds for e in report.run.events))
     again = show_seconds(report.again) if report.again else "none"
     total = sum(x.saves - x.later for x in report.rows)
-    saved = f". The rows save {show_seconds(total)}" if total > 0 else ""
+    saved = f". The rows save {show_seconds(total)} of the run"
+    saved = saved if total > 0 else ""
     return (
         f"{text}{plural(report.compilations, 'compilation')} of "
         f"{plural(report.programs, 'program')} took {seconds}, {again} of that to "
@@ -79,8 +72,8 @@ def make_report(run: Run, least: float | None = None) -> Report:
     limit = max(_LEAST_SECONDS, _LEAST_SHARE * run.seconds) if least is None else least
     case = Case(run, limit)
     rows = [row for rules in CLASSES for row in rules.rows(case)]
-    shown = [x for x in rows if x.is_wrong or max(x.saves, x.wanted) >= limit]
-    shown = [x for x in shown if x.is_wrong or x.saves > 0 or x.wanted > 0]
+    shown = [x for x in rows if x.is_wrong or x.bytes or _seconds(x) >= limit]
+    shown = [x for x in shown if x.is_wrong or x.bytes or _seconds(x) > 0]
 
     programs: list[tuple[Any, float]] = [
         (program_key(e), e.seconds) for e in run.events if is_operation(e)
@@ -93,7 +86,7 @@ def make_report(run: Run, least: float | None = None) -> Report:
         run=run,
         limit=limit,
         rows=tuple(sorted(shown, key=_order)),
-        time=tuple(_time(run)),
+        time=tuple(times_of(run)),
         compilations=sum(e.compile > 0 for e in run.events),
         programs=len(first),
         again=math.fsum(x for _, x in programs) - math.fsum(first.values()),
@@ -101,28 +94,10 @@ def make_report(run: Run, least: float | None = None) -> Report:
     )
 
 
+def _seconds(row: Row) -> float:
+    return max(row.saves, row.wanted)
+
+
 def _order(row: Row) -> tuple[bool, bool, bool, float]:
-    is_price = not (row.saves or row.is_wrong)
+    is_price = not (row.saves or row.is_wrong or row.bytes)
     return not row.is_wrong, is_price, row.later > 0, -(row.saves or row.wanted)
-
-
-# --- where the time went --------------------------------------------------------------
-
-STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
-
-
-def _time(run: Run) -> Iterator[Time]:
-    """Parts that add up to the seconds of the run, the rest last."""
-    # Other threads compile at the same time as the main one does something else.
-    main = [e for e in run.events if e.thread == "MainThread"]
-    parts = [
-        Time(name, label, sum(stages_of(e)[name] for e in main))
-        for name, label in STAGES.items()
-    ]
-    waiting = sum(w.seconds for w in run.waits)
-    parts.append(Time("wait", "waiting for the device", waiting))
-    known = sum(part.seconds for part in parts)
-    if known > run.seconds > 0:  # waits of several threads, say
-        parts = [x._replace(seconds=x.seconds * run.seconds / known) for x in parts]
-    yield from sorted((x for x in parts if x.seconds > 0), key=lambda x: -x.seconds)
-    yield Time("rest", "imports and other Python", max(0.0, run.seconds - known))

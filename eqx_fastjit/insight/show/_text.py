@@ -10,12 +10,14 @@ from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import (
     listed,
     plural,
+    show_bytes,
     show_chain,
     show_place,
     show_seconds,
     wrapped,
 )
 from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._time import Time
 from eqx_fastjit.insight.record._why import is_operation, title_of
 from eqx_fastjit.insight.rules._rules import Part, Row
 
@@ -41,7 +43,9 @@ class Line(NamedTuple):
 def lines_of(row: Row) -> list[Line]:
     """First what a row saves and where, then each edit."""
     saves = f"{'~' * row.about}{show_seconds(row.saves)}" if row.saves else ""
-    title = row.function
+    if row.bytes:
+        saves = show_bytes(row.bytes)
+    title = f"{row.function}: {row.cost}" if row.cost else row.function
     if row.compilations > 1:
         title += f": {plural(row.compilations, 'compilation')}"
         title += f" of {plural(row.programs, 'program')}" if row.programs else ""
@@ -124,7 +128,7 @@ def blocks(
 ) -> Iterator[tuple[str, Iterable[str]]]:
     """The report for so many columns: styles, each with the lines that have it."""
     columns = max(_LEAST_COLUMNS, min(columns, _MOST_COLUMNS))
-    run, prices = report.run, [x for x in report.rows if not x.saves and not x.is_wrong]
+    run, prices = report.run, [x for x in report.rows if x.wanted and not x.saves]
     yield "", [""]
     title = f"eqx-fastjit doctor: {run.program} {headline(report)}"
     style = "bold" if report.findings else "bold green"
@@ -158,12 +162,17 @@ def blocks(
 def _time(report: Report) -> str:
     """Where the time went, but for what is less than half a percent."""
     parts = [
-        f"{x.label} {show_seconds(x.seconds)} ({x.seconds / report.run.seconds:.0%})"
+        f"{x.label} {show_seconds(x.seconds)} ({_share(report, x)})"
         for x in report.time
         if x.seconds > 0.005 * report.run.seconds
     ]
-    rest = ": see `eqx-fastjit profile`" if report.time[-1].seconds else ""
-    return f"{', '.join(parts)}{rest}." if parts else ""
+    return f"{', '.join(parts)}." if parts else ""
+
+
+def _share(report: Report, time: Time) -> str:
+    """A part of the run, and the line that has most of it, if that is known."""
+    line = f", most at {show_place(time.line)}" if time.line else ""
+    return f"{time.seconds / report.run.seconds:.0%}{line}"
 
 
 def _legend(report: Report) -> str:
@@ -174,7 +183,7 @@ def _legend(report: Report) -> str:
         f"`eqx-fastjit rule {x.rule}` explains that rule. {names}" for x in parts[:1]
     ]
     if any(x.gain is None for x in parts):
-        said.append('"and": only with the edit above it.')
+        said.append('"and": it and the edit above save only together.')
     if any(x.other_data for x in parts):
         more = "more or fewer elements are computed; mask what is added."
         said.append(f'"other data": {more}')

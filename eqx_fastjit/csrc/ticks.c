@@ -1,0 +1,104 @@
+/* A thread that sends a signal to the main thread every few milliseconds.
+
+Tools sample by it where Python is (`insight/record/_samples.py`): the handler runs between
+two instructions of whatever the main thread does. A thread of Python would only run where
+the main thread lets go of the GIL, and so would see those places alone; and a timer of the
+system would be the program's own, and go on after `exec`. */
+
+#include "fastjit.h"
+
+#if !defined(_MSC_VER)
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+static struct {
+    PyThread_type_lock stop;  /* held until the thread is to end; NULL if there is none */
+    PyThread_type_lock ended; /* held by the thread */
+    pthread_t main;
+    int signal;
+    long long microseconds;
+    _Atomic double sent; /* when the last one was, in seconds */
+} ticks;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* The thread, which touches no object of Python's. */
+static void send(void *unused) {
+    (void)unused;
+    while (PyThread_acquire_lock_timed(ticks.stop, ticks.microseconds, 0) == PY_LOCK_FAILURE) {
+        ticks.sent = now();
+        pthread_kill(ticks.main, ticks.signal);
+    }
+    PyThread_release_lock(ticks.stop);
+    PyThread_release_lock(ticks.ended);
+}
+
+static void free_locks(void) {
+    if (ticks.stop != NULL) PyThread_free_lock(ticks.stop);
+    if (ticks.ended != NULL) PyThread_free_lock(ticks.ended);
+    ticks.stop = ticks.ended = NULL;
+}
+
+/* `start_ticks(signal, seconds)`: to the thread that calls this. */
+static PyObject *start_ticks(PyObject *self, PyObject *args) {
+    (void)self;
+    int signal;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "id", &signal, &seconds)) return NULL;
+    if (ticks.stop != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "there are ticks already");
+        return NULL;
+    }
+
+    ticks.stop = PyThread_allocate_lock();
+    ticks.ended = PyThread_allocate_lock();
+    if (ticks.stop == NULL || ticks.ended == NULL) {
+        free_locks();
+        return PyErr_NoMemory();
+    }
+    PyThread_acquire_lock(ticks.stop, WAIT_LOCK);
+    PyThread_acquire_lock(ticks.ended, WAIT_LOCK);
+    ticks.main = pthread_self();
+    ticks.signal = signal;
+    ticks.microseconds = (long long)(1e6 * seconds);
+
+    if (PyThread_start_new_thread(send, NULL) == PYTHREAD_INVALID_THREAD_ID) {
+        free_locks();
+        PyErr_SetString(PyExc_RuntimeError, "no thread can be started");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *stop_ticks(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    if (ticks.stop == NULL) Py_RETURN_NONE;
+
+    PyThread_release_lock(ticks.stop);
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(ticks.ended, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+    PyThread_release_lock(ticks.ended);
+    free_locks();
+    Py_RETURN_NONE;
+}
+
+/* `seconds_since_tick()`: how long Python was in C when it is called by the handler. */
+static PyObject *seconds_since_tick(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    return PyFloat_FromDouble(now() - ticks.sent);
+}
+
+PyMethodDef ticks_functions[] = {
+    {"start_ticks", start_ticks, METH_VARARGS, "Send a signal every so many seconds."},
+    {"stop_ticks", stop_ticks, METH_NOARGS, "Send it no more."},
+    {"seconds_since_tick", seconds_since_tick, METH_NOARGS, "Since the last one was sent."},
+    {NULL}};
+#else /* no signal can be sent to a thread */
+PyMethodDef ticks_functions[] = {{NULL}};
+#endif

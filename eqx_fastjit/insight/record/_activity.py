@@ -1,0 +1,169 @@
+"""What the main thread did beside compiling, calling and waiting, by its samples.
+
+Each sample is of one activity, and of one statement of the user's: a library's frame
+says nothing of what to edit. Statements are told by the loop that runs them, as what
+matters in a long run is what each iteration does.
+"""
+
+import ast
+import collections
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+
+from eqx_fastjit import _blocking, _facts, _traced
+from eqx_fastjit._facts import is_written_by_user, Place
+
+from . import _calls
+from ._samples import Position, Stack
+from ._statements import expression_of, place_of, Statement, statement_of
+
+
+# What Python did: operations of JAX outside of jit; making arrays of NumPy's into those
+# of JAX; calls of functions of `jax.jit`; calls of this library's, beside those of what
+# they compile; imports; anything else.
+OPERATIONS, TRANSFERS, JIT = "operations", "transfers", "jit"
+DISPATCH, IMPORTS, PYTHON = "dispatch", "imports", "python"
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_OWN = os.path.dirname(_facts.__file__) + os.sep
+# In these, a function is called that was jitted by others; and in all of these, it is
+# traced.
+_JITTING = (
+    os.path.join(_JAX, "_src", "pjit.py"),
+    os.path.join(os.path.dirname(eqx.__file__), "_jit.py"),
+)
+_TRACING = (*_JITTING, _traced.__file__)
+_MOVING = ("asarray", "array", "device_put")
+# The seconds of what is in this file are known exactly.
+_KNOWN = _calls.__file__
+_WAITING = _blocking._wait_for.__code__  # pyright: ignore
+
+
+class Activity(NamedTuple):
+    """What a statement did, in seconds of samples."""
+
+    kind: str
+    # The statement in the innermost loop of the user's, or else the innermost one.
+    statement: Statement
+    # The first line of that loop, if there is one.
+    loop: Place | None
+    seconds: float
+    # Of these, those in C for long: there it computes.
+    computing: float = 0.0
+
+
+def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
+    """The statement in the innermost loop, and the first line of that loop.
+
+    `stack`: positions in the user's code, innermost first. Without a loop, the
+    innermost statement.
+    """
+    statements = [statement_of(x) for x in stack]
+    for statement in statements:
+        if statement.loop:
+            return statement, statement.place._replace(line=statement.loop)
+    return statements[0], None
+
+
+def activities(
+    samples: Mapping[Stack, float],
+    ours: Iterable[Place] = (),
+    others: Iterable[Place] = (),
+) -> list[Activity]:
+    """The activities of samples, of those whose seconds are not known exactly.
+
+    `ours`, `others`: lines that call functions that are jitted by this library, and by
+    `jax.jit`. Such a call may leave no frame.
+    """
+    ours, others = {*ours}, {*others}
+    seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
+    computing = seconds.copy()
+    for (positions, is_in_c), took in samples.items():
+        users = [x for x in positions if _is_users(x.code)]
+        kind = kind_of(positions, ours, others)
+        if kind:
+            statement, loop = in_loop(users) if users else (_NOWHERE, None)
+            seconds[kind, statement, loop] += took
+            computing[kind, statement, loop] += took * is_in_c
+    return [Activity(*what, took, computing[what]) for what, took in seconds.items()]
+
+
+_NOWHERE = Statement(Place("", 0, ""))
+_is_users = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
+
+
+def within_user(stack: Iterable[Position]) -> list[Position]:
+    """The libraries' frames within the innermost one of the user's."""
+    return [*itertools.takewhile(lambda x: not _is_users(x.code), stack)]
+
+
+def kind_of(
+    stack: Sequence[Position],
+    ours: Collection[Place] = (),
+    others: Collection[Place] = (),
+) -> str:
+    """What a stack was doing; nothing if its seconds are known otherwise."""
+    inside = [x.code for x in within_user(stack)][::-1]  # outermost first
+    around = stack[len(inside) :]
+    user = around[0] if around else None
+
+    files = [x.co_filename for x in inside]
+    is_traced = any(x.code.co_filename in _TRACING for x in around)
+    if is_traced or _KNOWN in files or _WAITING in inside:
+        return ""
+    if any(x.startswith("<frozen importlib") for x in files):
+        return IMPORTS
+    if files and files[0].startswith(_OWN):
+        return DISPATCH if user else PYTHON
+    if files and files[0] in _JITTING:
+        return JIT
+    if any(x.startswith(_JAX) for x in files):
+        is_moved = files[0].startswith(_JAX) and inside[0].co_name in _MOVING
+        return TRANSFERS if is_moved else OPERATIONS
+    return PYTHON if files or user is None else _kind_of_call(user, ours, others)
+
+
+def _kind_of_call(
+    position: Position, ours: Collection[Place], others: Collection[Place]
+) -> str:
+    """What the user's code called that has no frame, as it is no Python."""
+    if not isinstance(expression_of(position), ast.Call):
+        return PYTHON
+    if kind := _kind_of_global(position):
+        return kind
+    place = place_of(position)
+    if place in others:
+        return JIT
+    return DISPATCH if place in ours else PYTHON
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _kind_of_global(position: Position) -> str:
+    """What is called by the name of a global, or of one in a module."""
+    called = expression_of(position)
+    function = called.func if isinstance(called, ast.Call) else None
+    names: list[str] = []
+    while isinstance(function, ast.Attribute):
+        names.insert(0, function.attr)
+        function = function.value
+    if not isinstance(function, ast.Name):
+        return ""
+
+    modules = [*sys.modules.values()]
+    file = position.code.co_filename
+    found: Any = next((x for x in modules if getattr(x, "__file__", "") == file), None)
+    for name in (function.id, *names):
+        if not isinstance(found, ModuleType):  # of other objects, code may be run
+            return ""
+        found = vars(found).get(name)
+    if str(getattr(found, "__module__", "")).startswith("jax."):
+        return OPERATIONS
+    return JIT if isinstance(found, type(jax.jit(id))) else ""

@@ -1,0 +1,273 @@
+"""What calls of a function were given, and what became of it.
+
+An array that nobody has any more once a call has returned could have been donated. To
+be sure, it has to be gone in the statement of the call itself, which replaces it
+(`model, loss = step(model, x)`), in each call that is looked at closely, and by the
+next call of all others. What was read in between, or is kept by anybody, was not.
+"""
+
+import collections
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from eqx_fastjit._blocking import COPIED_BYTES, is_cpu
+from eqx_fastjit._facts import aval_of, is_written_by_user
+from eqx_fastjit._statics import partition
+
+from ._samples import Position
+from ._statements import statement_of
+
+
+# Bytes of an array of NumPy from which on it matters that it is moved.
+_LEAST_BYTES = 1 << 16
+# Calls that must have been looked at.
+_LEAST_LOOKS = 3
+# Calls of which all arrays are noted. Of later ones that takes too long.
+_NOTED_WHOLE = 100
+
+
+class Argument(NamedTuple):
+    """The arrays of one argument, among those of a call."""
+
+    name: str
+    indices: range
+
+
+class Chain(NamedTuple):
+    """The user's frames of a call, innermost first."""
+
+    frames: tuple[int, ...]  # the `id` of each
+    positions: tuple[Position, ...]
+
+
+def _without_data(x: Any) -> Any:
+    return np.zeros((), np.float32) if _is_array(x) else x
+
+
+class Aval(NamedTuple):
+    """What an array must have in common with a result to be donated for it."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    n_bytes: int
+
+
+class Moved:
+    """An argument of NumPy, which calls copy or transfer."""
+
+    def __init__(self, path: str, n_bytes: int):
+        self.path = path
+        self.n_bytes = n_bytes
+        # How often it was the very array of the last call that was looked at.
+        self.same = self.looks = 0
+        self.seconds = 0.0  # of one move
+        self.last: weakref.ref[Any] | None = None
+
+
+_is_users = functools.lru_cache(maxsize=4096)(is_written_by_user)
+
+
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the user's own code, innermost first."""
+    while frame is not None:
+        if _is_users(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
+def chain_of(frame: FrameType | None) -> Chain:
+    """The user's frames from this one on."""
+    frames = [*users_frames(frame)]
+    positions = [Position(x.f_code, x.f_lasti) for x in frames]
+    return Chain(tuple(map(id, frames)), tuple(positions))
+
+
+class Given:
+    """The arrays that calls of one specialization were given."""
+
+    def __init__(self, function: Any):
+        self._function = weakref.ref(function)
+        # What has arrays, in the order of these; nothing if that is not known.
+        self.arguments: list[Argument] = []
+        # Whether the function itself has arrays, such as a bound method.
+        self.has_own_arrays = False
+        # All that calls were given, with a scalar for each array.
+        self.template: Any = ()
+        # Shape, dtype and bytes of each array, and of each result.
+        self.avals: list[Aval] = []
+        self.results: list[Aval] = []
+        # Those that were not gone when they should have been; calls that tell of it.
+        self.kept: set[int] = set()
+        self.looks = 0
+        self.moved: dict[int, Moved] = {}
+        # What is noted of a call: all that may be gone, of later calls one of each
+        # argument in turn.
+        self._noted = 0
+        self._left: dict[int, weakref.ref[Any]] = {}
+        # Of a call that is looked at, those that have to go in its statement.
+        self._watched: set[int] = set()
+
+    def check(self) -> None:
+        """The next call begins: what is there of the last one was kept."""
+        if self._left or self._watched:
+            kept = [i for i, ref in self._left.items() if ref() is not None]
+            self.kept.update(kept, self._watched)
+            self._left = {}
+            self._watched = set()
+
+    def note(self, arrays: Sequence[Any]) -> None:
+        """A call was given these."""
+        self._noted += 1
+        n = self._noted
+        for argument in self.arguments:
+            indices = argument.indices
+            if n > _NOTED_WHOLE and indices:
+                indices = indices[n % len(indices) :][:1]
+            for i in indices:
+                if i not in self.kept:
+                    self._left[i] = weakref.ref(arrays[i])
+
+    def look(
+        self,
+        values: tuple[Any, ...],
+        arrays: Sequence[Any],
+        results: Sequence[Any],
+        chain: Chain,
+    ) -> None:
+        """The same, of a call that is looked at closely."""
+        if not self.looks:
+            self._find_arguments(values, len(arrays))
+        self.looks += 1
+        self.avals = [_aval(x) for x in arrays]
+        self.results = [_aval(x) for x in results]
+
+        # What the call returns as it is, or was given twice, cannot be donated.
+        counts = collections.Counter(map(id, arrays))
+        counts.update(map(id, results))
+        for i, x in enumerate(arrays):
+            if counts[id(x)] > 1 or not isinstance(x, jax.Array):
+                self.kept.add(i)
+            elif i not in self.kept:
+                self._watched.add(i)
+                is_gone = functools.partial(self._is_gone, i, chain)
+                self._left[i] = weakref.ref(x, is_gone)
+
+    def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
+        function: Any = self._function()
+        self.template = jax.tree.map(_without_data, values)
+        begin = 0
+        for name, value in function.arguments_of(values):
+            end = begin + len(partition(value, abstract=False)[0])
+            self.arguments.append(Argument(name, range(begin, end)))
+            is_function = function.fun is None and name == function.info.name
+            self.has_own_arrays |= is_function and end > begin
+            begin = end
+        if begin != n_arrays:
+            self.arguments = []
+
+    def _is_gone(self, index: int, chain: Chain, _: Any) -> None:
+        """Nobody has an array any more: is that in the statement of the call?"""
+        try:
+            if index in self._watched and _in_statement(chain, sys._getframe(1)):
+                self._watched.discard(index)
+        except Exception:  # at the end of a process: then it counts as kept
+            return
+
+    # --- donation ---
+
+    @property
+    def donatable(self) -> list[Argument]:
+        """The arguments of which nobody had an array after any call."""
+        if self.looks < _LEAST_LOOKS or self.has_own_arrays:
+            return []
+        return [x for x in self.arguments if x.indices and not self._is_kept(x)]
+
+    @property
+    def kept_arguments(self) -> list[Argument]:
+        """Those of which an array was still there, or is one of NumPy's."""
+        return [x for x in self.arguments if self._is_kept(x)]
+
+    def _is_kept(self, argument: Argument) -> bool:
+        return not self.kept.isdisjoint(argument.indices)
+
+    @property
+    def donated_bytes(self) -> int:
+        """Bytes of donatable arrays whose memory a result of the same kind can have."""
+        results = collections.Counter(self.results)
+        given = collections.Counter(
+            self.avals[i] for x in self.donatable for i in x.indices
+        )
+        return sum(aval.n_bytes * n for aval, n in (given & results).items())
+
+    # --- NumPy ---
+
+    def look_at_numpy(self, values: tuple[Any, ...]) -> None:
+        """Which arrays of NumPy these are, and how long it takes to move them."""
+        leaves = jax.tree_util.tree_leaves(values)
+        arrays = [x for x in leaves if _is_array(x)]
+        for i, x in enumerate(arrays):
+            if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES:
+                moved = self.moved.setdefault(i, Moved(self._path(i), x.nbytes))
+                moved.looks += 1
+                moved.same += moved.last is not None and moved.last() is x
+                moved.last = weakref.ref(x)
+                moved.n_bytes = x.nbytes
+                moved.seconds = _seconds_to_move(x)
+
+    @property
+    def seconds_to_move(self) -> float:
+        """Seconds of a call in which its arrays of NumPy are copied, or transferred."""
+        return sum(x.seconds for x in self.moved.values())
+
+    def _path(self, index: int) -> str:
+        names = (x.name for x in self.arguments if index in x.indices)
+        return next(names, "an argument")
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def _aval(x: Any) -> Aval:
+    aval = aval_of(x)
+    return Aval(aval.shape, aval.dtype, x.nbytes)
+
+
+def _seconds_to_move(x: np.ndarray) -> float:  # pyright: ignore
+    """Seconds that a call takes to copy an array, or to transfer it."""
+    device = jax.local_devices()[0]
+    start = time.perf_counter()
+    if not is_cpu(device):
+        jax.block_until_ready(jax.device_put(x, device))
+    elif x.nbytes <= COPIED_BYTES:
+        x.copy()
+    return time.perf_counter() - start
+
+
+def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
+    """Whether a program is still in the statement of a call, which has returned.
+
+    Or in that of a function around it, where the functions inside return with the call,
+    so that nothing has run since.
+    """
+    now = next(users_frames(frame), None)
+    if now is None:
+        return False
+
+    line = statement_of(Position(now.f_code, now.f_lasti)).place.line
+    for number, position in zip(chain.frames, chain.positions, strict=True):
+        statement = statement_of(position)
+        if number == id(now):
+            return statement.place.line == line
+        is_lambda = position.code.co_name == "<lambda>"
+        if not (statement.is_last or is_lambda):
+            return False
+    return False

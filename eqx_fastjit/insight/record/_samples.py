@@ -1,0 +1,171 @@
+"""Where Python is: the stack of the main thread, every few milliseconds.
+
+A thread of the C engine sends a signal to the main thread (`csrc/ticks.c`). Its handler
+notes the stack, and the seconds since the note before: so a stack stands for the
+seconds up to it, and all of a run is in some stack. Pyinstrument is asked at each call
+of a Python function instead, which takes more than half as long again where JAX traces.
+
+Nothing here imports JAX, since a program is sampled before it does.
+"""
+
+import collections
+import functools
+import importlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+
+# Seconds between two samples.
+INTERVAL = 0.01
+# The most frames of a stack that are noted, innermost first.
+_MAX_FRAMES = 300
+# After so many samples the older half is added up. (An event takes back the last ones.)
+_MAX_RECENT = 1 << 13
+# Seconds from a signal to its handler from which on Python was in C meanwhile: rather
+# than to call an operation of JAX, it takes as long to compute one.
+_LATE = 50e-6
+
+
+# Of frames in these, only the function is noted: stacks are then few.
+_LIBRARIES = (
+    os.path.dirname(os.__file__),
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
+    "<frozen ",
+)
+
+
+class Position(NamedTuple):
+    """Where a frame is: its code, and the instruction; -1 in a library."""
+
+    code: CodeType
+    instruction: int
+
+
+class Stack(NamedTuple):
+    """Where Python is: innermost first, and whether it was in C for a while."""
+
+    positions: tuple[Position, ...]
+    is_in_c: bool
+
+
+class _Sample(NamedTuple):
+    time: float
+    seconds: float
+    stack: Stack
+
+
+class Sampler:
+    """Samples this thread from `start` to `stop`, if it is the main one.
+
+    It uses `SIGURG`, which programs ignore by default, and leaves a program's own
+    handler alone. Windows has no such signal.
+    """
+
+    def __init__(self) -> None:
+        self._native = _native_engine()
+        # Why there are no samples, if there are none.
+        self.why_not = ""
+        self._is_running = False
+        self._before: object = None
+        self._last = 0.0
+        self.count = 0
+        self._recent: list[_Sample] = []
+        self._seconds = collections.defaultdict[Stack, float](float)
+        self._known = self._seconds.copy()
+
+    def start(self) -> None:
+        """Begin. If it cannot, `why_not` says why."""
+        if self._native is None:
+            self.why_not = "the C engine is not there, or this is Windows"
+        elif threading.current_thread() is not threading.main_thread():
+            self.why_not = "this is not the main thread"
+        elif signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.SIG_IGN):
+            self.why_not = "the program handles SIGURG"
+        else:
+            self._before = signal.signal(signal.SIGURG, self._note)
+            # Calls of the system that it interrupts go on by themselves.
+            signal.siginterrupt(signal.SIGURG, False)
+            self._last = time.perf_counter()
+            self._is_running = True
+            self._native.start_ticks(signal.SIGURG, INTERVAL)
+
+    def stop(self) -> None:
+        """End, and leave the signal as it was."""
+        if not self._is_running:
+            return
+
+        self._is_running = False
+        assert self._native is not None
+        self._native.stop_ticks()
+        if signal.getsignal(signal.SIGURG) == self._note:
+            signal.signal(signal.SIGURG, self._before)  # pyright: ignore
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        try:
+            now = time.perf_counter()
+            assert self._native is not None
+            is_in_c = self._native.seconds_since_tick() > _LATE
+            positions: list[Position] = []
+            while frame is not None and len(positions) < _MAX_FRAMES:
+                known = _in_library(frame.f_code)
+                positions.append(known or Position(frame.f_code, frame.f_lasti))
+                frame = frame.f_back
+            stack = Stack(tuple(positions), is_in_c)
+            self._recent.append(_Sample(now, now - self._last, stack))
+            self._last = now
+            self.count += 1
+            if len(self._recent) > _MAX_RECENT:
+                self._add_up(_MAX_RECENT // 2)
+        except Exception:  # of no memory, say: it must not end the program
+            return
+
+    def _add_up(self, n: int) -> None:
+        """Add the oldest samples to the seconds of their stacks."""
+        for sample in self._recent[:n]:
+            self._seconds[sample.stack] += sample.seconds
+        del self._recent[:n]
+
+    def take_back(self, seconds: float) -> None:
+        """Set aside the samples of the last seconds, whose time is known exactly."""
+        now = time.perf_counter()
+        while self._recent and self._recent[-1].time > now - seconds:
+            sample = self._recent.pop()
+            self._known[sample.stack] += sample.seconds
+        self._last = now
+
+    def on_event(self, event: Any) -> None:
+        """Set aside those of a compilation of this thread, which has just ended."""
+        if threading.current_thread() is threading.main_thread():
+            known = event.trace + event.lower + event.compile + event.first_run
+            self.take_back(known)
+
+    def seconds(self) -> Mapping[Stack, float]:
+        """The seconds of each stack up to now, but for those that were set aside."""
+        self._add_up(len(self._recent))
+        return self._seconds
+
+    def set_aside(self) -> Mapping[Stack, float]:
+        """The seconds of each stack that was."""
+        return self._known
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _in_library(code: CodeType) -> Position | None:
+    """The position of what is in a library; `None` of the user's own code."""
+    file = code.co_filename
+    is_library = file.startswith(_LIBRARIES) or "-packages" in file
+    return Position(code, -1) if is_library else None
+
+
+def _native_engine() -> Any:
+    """The C engine, which does not import JAX; `None` where it has no ticks."""
+    try:
+        engine = importlib.import_module("eqx_fastjit._native")
+    except ImportError:
+        return None
+    return engine if hasattr(engine, "start_ticks") else None

@@ -1,0 +1,110 @@
+"""Statements of the user's source: which one a frame is at, and in which loop."""
+
+import ast
+import functools
+import itertools
+import linecache
+from typing import NamedTuple
+
+from eqx_fastjit._facts import Place
+from eqx_fastjit.insight._words import shortened
+
+from ._reads import expressions_in
+from ._samples import Position
+
+
+class Statement(NamedTuple):
+    """A statement, or the head of a compound one."""
+
+    place: Place
+    # Its source, in one short line.
+    text: str = ""
+    # The first line of the innermost loop around it, in its function; 0 if none.
+    loop: int = 0
+    # Whether it may be left out: there is an `if` or `try` between it and the loop.
+    is_conditional: bool = False
+    # Whether nothing of its function runs after it.
+    is_last: bool = False
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def place_of(position: Position) -> Place:
+    """The line of a position."""
+    code = position.code
+    line, *_ = _location(position)
+    return Place(code.co_filename, line or code.co_firstlineno, code.co_qualname)
+
+
+def expression_of(position: Position) -> ast.expr | None:
+    """The expression that an instruction belongs to, if it is known."""
+    return expressions_in(position.code.co_filename).get(_location(position))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def statement_of(position: Position) -> Statement:
+    """The statement of a position; a line alone where there is no source."""
+    place = place_of(position)
+    source = "".join(linecache.getlines(place.file))
+    found = _statements_in(source).get(place.line)
+    if found is None:
+        return Statement(place)
+    first, text, loop, is_conditional, is_last = found
+    return Statement(place._replace(line=first), text, loop, is_conditional, is_last)
+
+
+def _location(position: Position) -> tuple[int | None, ...]:
+    """First and last line, and the columns, as `code.co_positions` has them."""
+    if position.instruction < 0:
+        return (position.code.co_firstlineno,)
+    number = position.instruction // 2
+    return next(itertools.islice(position.code.co_positions(), number, None))
+
+
+class _Found(NamedTuple):
+    line: int
+    text: str
+    loop: int
+    is_conditional: bool
+    is_last: bool
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_BRANCHES = (ast.If, ast.Try, ast.Match, ast.ExceptHandler)
+
+
+@functools.lru_cache(maxsize=16)
+def _statements_in(source: str) -> dict[int, _Found]:
+    """The innermost statement of each line."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+
+    found: dict[int, _Found] = {}
+
+    def visit(node: ast.AST, loop: int, is_conditional: bool) -> None:
+        if isinstance(node, _FUNCTIONS):
+            loop, is_conditional = 0, False
+        if isinstance(node, _LOOPS):  # its head runs in each iteration
+            loop, is_conditional = node.lineno, False
+        if isinstance(node, ast.stmt):
+            is_last = isinstance(node, ast.Return)
+            here = _Found(node.lineno, _head(node), loop, is_conditional, is_last)
+            last = node.end_lineno or node.lineno
+            found.update(dict.fromkeys(range(node.lineno, last + 1), here))
+        if isinstance(node, _BRANCHES):
+            is_conditional = True
+        for child in ast.iter_child_nodes(node):
+            visit(child, loop, is_conditional)
+
+    try:
+        visit(tree, 0, False)
+    except RecursionError:  # code that is nested too deeply
+        return {}
+    return found
+
+
+def _head(node: ast.stmt) -> str:
+    """A statement, without the body of a compound one."""
+    return shortened(ast.unparse(node).split("\n", 1)[0], 60)

@@ -1,0 +1,97 @@
+"""Where the seconds of the main thread went: each second has one name."""
+
+import collections
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from eqx_fastjit._facts import Place
+
+from ._activity import (
+    Activity,
+    DISPATCH,
+    IMPORTS,
+    JIT,
+    OPERATIONS,
+    PYTHON,
+    TRANSFERS,
+)
+from ._run import Run
+from ._why import stages_of
+
+
+DEVICE, DOCTOR = "device", "doctor"
+
+LABELS = {
+    "trace": "tracing",
+    "lower": "lowering",
+    "compile": "XLA's compiler",
+    DEVICE: "the device",
+    DISPATCH: "dispatch",
+    OPERATIONS: "operations outside of jit",
+    TRANSFERS: "transfers",
+    JIT: "functions of jax.jit",
+    IMPORTS: "imports",
+    PYTHON: "other Python",
+    DOCTOR: "the doctor itself",
+}
+
+# The share of a run from which on the line of a part is told.
+_MATTERS = 0.1
+
+
+class Time(NamedTuple):
+    """A part of the run's time."""
+
+    name: str
+    label: str
+    seconds: float
+    # The line of the user's that has most of it, of other Python that matters.
+    line: Place | None = None
+
+
+def times_of(run: Run) -> list[Time]:
+    """Parts that add up to the seconds of the run, the largest first.
+
+    What compiled, what calls took and what waited is known exactly. What is left is
+    divided as the samples are.
+    """
+    seconds = collections.defaultdict[str, float](float)
+    # Other threads compile at the same time as the main one does something else.
+    for event in run.events:
+        if event.thread == "MainThread":
+            for stage, took in stages_of(event).items():
+                seconds[stage] += took
+            seconds[DEVICE] += event.first_run
+    if run.calls is not None:
+        for name, took in run.calls._asdict().items():
+            seconds[name] += took
+
+    known = sum(seconds.values())
+    left = max(0.0, run.seconds - known)
+    if known > run.seconds > 0:  # waits of several threads, say
+        for name in seconds:
+            seconds[name] *= run.seconds / known
+    sampled = sum(x.seconds for x in run.activities)
+    for activity in run.activities:
+        seconds[activity.kind] += left * activity.seconds / sampled
+    if not sampled:
+        seconds[PYTHON] += left
+
+    line = None
+    if seconds[PYTHON] >= _MATTERS * run.seconds:
+        line = _heaviest(run.activities)
+    times = [
+        Time(name, LABELS[name], took, line if name == PYTHON else None)
+        for name, took in seconds.items()
+        if took > 0
+    ]
+    return sorted(times, key=lambda x: -x.seconds)
+
+
+def _heaviest(activities: Sequence[Activity]) -> Place | None:
+    """The line in which Python was for longest."""
+    lines = collections.Counter[Place]()
+    for activity in activities:
+        if activity.kind == PYTHON and activity.statement.place.file:
+            lines[activity.statement.place] += activity.seconds  # pyright: ignore
+    return max(lines, key=lambda x: lines[x], default=None)

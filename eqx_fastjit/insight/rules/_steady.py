@@ -1,0 +1,91 @@
+"""Facts of the steady state that the rules of each call ask for: a run by its loops."""
+
+import collections
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from eqx_fastjit._facts import Place
+from eqx_fastjit.insight.record._activity import Activity, in_loop
+from eqx_fastjit.insight.record._calls import Timed
+from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._statements import Statement
+
+
+class CallsAt(NamedTuple):
+    """Calls of a function by one statement."""
+
+    timed: Timed
+    statement: Statement
+    calls: int
+
+    @property
+    def name(self) -> str:
+        """The function."""
+        return self.timed.function.name
+
+    @property
+    def seconds(self) -> float:
+        """Until the calls returned."""
+        return self.calls * self.timed.seconds / self.timed.calls
+
+
+class Loop:
+    """A loop of the user's, innermost: what its statements do."""
+
+    def __init__(self, place: Place, activities: list[Activity], calls: list[CallsAt]):
+        # Its first line.
+        self.place = place
+        self.activities = activities
+        self.calls = calls
+
+    @property
+    def name(self) -> str:
+        """The function that has it."""
+        return self.place.function.rpartition("<locals>.")[2]
+
+    @functools.cached_property
+    def main(self) -> CallsAt | None:
+        """The jitted calls that tell how often it ran, if there are any."""
+        always = [x for x in self.calls if not x.statement.is_conditional]
+        return max(always, key=lambda x: x.calls, default=None)
+
+    def of(self, kind: str) -> list[Activity]:
+        """What is of one kind, what takes longest first."""
+        found = [x for x in self.activities if x.kind == kind]
+        return sorted(found, key=lambda x: -x.seconds)
+
+    def seconds(self, kind: str) -> float:
+        """The seconds of one kind."""
+        return sum(x.seconds for x in self.of(kind))
+
+
+def loops_of(run: Run) -> list[Loop]:
+    """The loops of a run that did anything, and in which it is told."""
+    activities: dict[Place, list[Activity]] = collections.defaultdict(list)
+    for activity in run.activities:
+        if activity.loop is not None:
+            activities[activity.loop].append(activity)
+
+    calls: dict[Place, list[CallsAt]] = collections.defaultdict(list)
+    for timed in run.timed:
+        for loop, call in _calls_in_loops(timed):
+            calls[loop].append(call)
+    return [
+        Loop(place, activities[place], calls[place])
+        for place in dict.fromkeys([*activities, *calls])
+    ]
+
+
+def _calls_in_loops(timed: Timed) -> Sequence[tuple[Place, CallsAt]]:
+    """The loops around the calls of a function, by those that were looked at."""
+    counts = collections.Counter[tuple[Place, Statement]]()
+    for stack, n in timed.sites.items():
+        statement, loop = in_loop(stack) if stack else (None, None)
+        if statement is not None and loop is not None:
+            counts[loop, statement] += n
+    share = timed.calls / (timed.sites.total() or 1)
+    return [
+        (loop, CallsAt(timed, statement, round(n * share)))
+        for (loop, statement), n in counts.items()
+    ]
