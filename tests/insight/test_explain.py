@@ -1,7 +1,7 @@
 """`explain`: the doctor's rows for one function, at any time, with its counts.
 
-Promises 36, 41 of docs/reliability.md. What the rows say is in test_rows.py, and what
-differs between two calls in test_guard.py.
+What the rows say is in test_rows.py, and what differs between two calls in
+test_guard.py.
 """
 
 import dataclasses

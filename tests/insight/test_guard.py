@@ -1,7 +1,4 @@
-"""`guard`: an error, or a warning, where a call compiles in vain or traces too often.
-
-Promises 36, 38 of docs/reliability.md.
-"""
+"""`guard`: an error or a warning where a call compiles in vain, or traces too often."""
 
 import contextlib
 import dataclasses

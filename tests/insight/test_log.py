@@ -1,7 +1,4 @@
-"""Each compilation as it happens: `EQX_FASTJIT_LOG`, as lines or an event file.
-
-Promises 36, 39 of docs/reliability.md.
-"""
+"""Each compilation as it happens: `EQX_FASTJIT_LOG`, as lines or an event file."""
 
 import json
 import signal

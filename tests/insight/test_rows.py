@@ -1,7 +1,7 @@
 """Rows: what a function compiled for nothing, by which rule, and what to edit.
 
-Promises 36, 37 of docs/reliability.md. docs/rules.md has a program for each rule; here
-stand those that are near to another rule, or to none.
+docs/rules.md has a program for each rule; here stand those that are near to another
+rule, or to none.
 """
 
 import dataclasses
