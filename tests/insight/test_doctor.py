@@ -1,7 +1,9 @@
 """The doctor of a block of code, and reports up to now."""
 
+import os
 import signal
 import sys
+import weakref
 
 import jax.numpy as jnp
 import pytest
@@ -120,3 +122,30 @@ def test_values_that_a_call_did_not_see(tmp_path):
     lines = (PROGRAMS / "stale.py").read_text().splitlines()
     reads, calls = part["line"][1], found["SCALE"]["line"][1]
     assert "x * SCALE" in lines[reads - 1] and lines[calls - 1] == "step(two, passed)"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_ends_the_program_with_a_report(tmp_path):
+    """The report does not take the place of the program's own exception."""
+    page = tmp_path / "page.html"
+    words = ("-m", "eqx_fastjit", "doctor", "--html", page, PROGRAMS / "steps.py", "3")
+    process = start_python(*words)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate("")
+    assert process.returncode != 0
+    assert errors.index("KeyboardInterrupt") < errors.index("eqx-fastjit doctor:")
+    assert errors.count("Traceback") == 1
+    assert "<html" in page.read_text()
+
+
+def test_a_block_leaves_calls_as_they_were():
+    """What was compiled before it, within it and after it keeps no result alive."""
+    before, within, x = make(), make(), jnp.ones(2)
+    before(x, 2)
+    with insight.doctor():
+        results = [before(x, 2), within(x, 3)]
+    results += [before(x, 2), within(x, 3)]
+    died = [weakref.ref(result) for result in results]
+    del results
+    assert [one() for one in died] == [None] * 4
