@@ -207,7 +207,11 @@ def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
         notes = " ".join(watch.notes)
         print(f"eqx-fastjit doctor: nothing was compiled. {notes}", file=sys.stderr)
         return None, code
-    return watch.report(name, code), code
+    try:
+        return watch.report(name, code), code
+    except Exception as e:  # what the program has done counts, and its exit code
+        print(f"eqx-fastjit doctor: no report: {e!r}", file=sys.stderr)
+        return None, code
 
 
 def _write_report(options: argparse.Namespace, report: Any) -> None:

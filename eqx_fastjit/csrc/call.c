@@ -4,21 +4,41 @@
 
 /* --- who observes calls ------------------------------------------------------------------ */
 
+/* Sets what others may be reading; `None` is nothing. */
+static void exchange(State *state, PyObject **place, PyObject *x) {
+    PyObject *new = x == Py_None ? NULL : Py_NewRef(x);
+
+    LOCK(state);
+    PyObject *old = *place;
+    STORE(*place, new);
+    UNLOCK(state);
+    Py_XDECREF(old);
+}
+
+/* What is set, a new reference, or NULL. Mostly nothing is, which needs no lock. */
+static PyObject *held(State *state, PyObject **place) {
+    if (LOAD(*place) == NULL) return NULL;
+
+    LOCK(state);
+    PyObject *x = Py_XNewRef(*place);
+    UNLOCK(state);
+    return x;
+}
+
 /* `set_observer(clock, call)` of a `_blocking.Observer`; of nobody, `None` twice. */
 static PyObject *set_observer(PyObject *module, PyObject *args) {
     PyObject *clock, *call;
     if (!PyArg_ParseTuple(args, "OO", &clock, &call)) return NULL;
 
     State *state = PyModule_GetState(module);
-    Py_XSETREF(state->clock, clock == Py_None ? NULL : Py_NewRef(clock));
-    Py_XSETREF(state->observer, call == Py_None ? NULL : Py_NewRef(call));
+    exchange(state, &state->clock, clock);
+    exchange(state, &state->observer, call);
     Py_RETURN_NONE;
 }
 
-/* Has the observer make a call. */
+/* Has the observer make a call; takes the reference to it. */
 static PyObject *call_observed(PyObject *observer, PyObject *target, PyObject *specialization,
                                const Walk *w) {
-    Py_INCREF(observer); /* whatever runs from here on may take it away */
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
     PyObject *numpy_bytes = PyLong_FromSsize_t(w->numpy_bytes);
     PyObject *began = w->began != NULL ? w->began : Py_None;
@@ -213,7 +233,7 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *target = self->target ? self->target : specialization->jitted;
-    PyObject *observer = w->state->observer;
+    PyObject *observer = held(w->state, &w->state->observer);
     PyObject *returned =
         observer == NULL ? PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL)
                          : call_observed(observer, target, (PyObject *)specialization, w);
@@ -242,9 +262,7 @@ static PyObject *call_bound(Callable *self, Walk *w) {
         return NULL;
     }
     Active outer = activate((PyObject *)specialization);
-    w->state->n_calls++;
     PyObject *result = call_specialization(self, specialization, w);
-    w->state->n_calls--;
     if (result == NULL) explain(self, specialization, w);
     deactivate(outer);
     Py_DECREF(specialization);
@@ -257,7 +275,7 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
     Walk *w = walk_take(self->state);
     PyObject *result = NULL;
     if (w != NULL) {
-        PyObject *clock = Py_XNewRef(self->state->clock);
+        PyObject *clock = held(self->state, &self->state->clock);
         if (clock != NULL && (w->began = PyObject_CallNoArgs(clock)) == NULL) PyErr_Clear();
         Py_XDECREF(clock);
 

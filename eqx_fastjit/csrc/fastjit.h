@@ -15,8 +15,8 @@ Three invariants hold everywhere and are not argued again:
 2. Nothing that others can reach lies on the C stack.
 3. Tracing reads the statics that the specialization stores, not those of the call.
 
-The module says that it needs the GIL: without it, nothing here has been tested. For such builds
-four more things are meant to hold, which cost nothing where there is a GIL ("threads", below):
+The module needs no GIL. Without one four more things hold, which cost nothing where there is one
+("threads", below):
 
 4. Only one thread has a walk, and what the walk has: so most of what is kept is in walks.
 5. What is shared by all (types, free walks) is in `State`, and is changed under its lock.
@@ -203,8 +203,8 @@ typedef struct State {
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     Lock lock; /* of all that follows; types are looked up without it */
     PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
-    Py_ssize_t n_calls; /* that are under way, in all threads */
     Walk *free_walks;
+    Py_ssize_t n_walks; /* those in use, in all threads */
     Type *all_types, *dead_types; /* the dead ones are used again */
     size_t n_types;
     Type *types[MAX_TYPES]; /* open addressing by the type's address */

@@ -46,7 +46,11 @@ static PyObject *forget_readers(PyObject *module, PyObject *unused) {
 
 static PyObject *is_calling(PyObject *module, PyObject *unused) {
     (void)unused;
-    return PyBool_FromLong(((State *)PyModule_GetState(module))->n_calls > 0);
+    State *state = PyModule_GetState(module);
+    LOCK(state);
+    int is_any = state->n_walks > 0;
+    UNLOCK(state);
+    return PyBool_FromLong(is_any);
 }
 
 static PyMethodDef module_methods[] = {
@@ -92,7 +96,7 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_USED},
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL}};
 

@@ -112,11 +112,17 @@ Walk *walk_take(State *state) {
     LOCK(state);
     Walk *w = state->free_walks;
     if (w != NULL) state->free_walks = w->next_free;
+    state->n_walks += 1;
     UNLOCK(state);
 
     if (w == NULL) {
         w = PyMem_Calloc(1, sizeof(Walk));
-        if (w == NULL) return (Walk *)PyErr_NoMemory();
+        if (w == NULL) {
+            LOCK(state);
+            state->n_walks -= 1;
+            UNLOCK(state);
+            return (Walk *)PyErr_NoMemory();
+        }
     }
     w->state = state;
     w->next = &no_entry;
@@ -168,6 +174,7 @@ void walk_give_back(Walk *w) {
     LOCK(w->state);
     w->next_free = w->state->free_walks;
     w->state->free_walks = w;
+    w->state->n_walks -= 1;
     UNLOCK(w->state);
     if (error != NULL) put_error(error);
 }
@@ -491,7 +498,7 @@ device is done. So it is copied, if all of them are small; else it is transferre
 call blocks. Not during the walk, because NumPy releases the GIL: others may then change
 what is read. */
 int copy_numpy(Walk *w) {
-    if (w->reads_numpy) return w->abstract ? 0 : transfer_numpy(w);
+    if (w->reads_numpy) return transfer_numpy(w);
     if (w->numpy_bytes == 0) return 0;
     for (size_t i = 0; i < w->n_arrays; i++) {
         const Type *type = type_of(w->state, w->arrays[i]);

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -116,9 +117,13 @@ def doctor(
     try:
         yield result
     finally:
-        if watch is not None:
-            watch.stop()
-        result._report = watch.report(name, 0, least) if watch else _up_to_now()
+        # An exception of the block passes through here: none of this replaces it.
+        try:
+            if watch is not None:
+                watch.stop()
+            result._report = watch.report(name, 0, least) if watch else _up_to_now()
+        except Exception as e:
+            print(f"eqx_fastjit: no report on {name}: {e!r}", file=sys.stderr)
 
 
 def report() -> DoctorReport:

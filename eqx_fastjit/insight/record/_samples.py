@@ -26,9 +26,10 @@ INTERVAL = 0.01
 _MAX_FRAMES = 300
 # After so many samples the older half is added up. (An event takes back the last ones.)
 _MAX_RECENT = 1 << 13
-# Seconds from a signal to its handler from which on Python was in C meanwhile: rather
-# than to call an operation of JAX, it takes as long to compute one.
-_LATE = 50e-6
+# Seconds on the CPU from a signal to its handler from which on Python was in C: rather
+# than to call an operation of JAX, it takes as long to compute one. And seconds from
+# which on it waited there: another program keeps it from running for less.
+_COMPUTED, _LATE = 150e-6, 10e-3
 
 
 # Of frames in these, only the function is noted: stacks are then few.
@@ -109,7 +110,8 @@ class Sampler:
         try:
             now = time.perf_counter()
             assert self._native is not None
-            is_in_c = self._native.seconds_since_tick() > _LATE
+            late, computed = self._native.seconds_since_tick()
+            is_in_c = computed > _COMPUTED or late > _LATE
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:
                 known = _in_library(frame.f_code)

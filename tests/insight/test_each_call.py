@@ -1,0 +1,209 @@
+"""What each call costs: where the seconds went, donation, and that nothing is left."""
+
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit, insight
+from eqx_fastjit.insight._watch import Watch
+
+
+def shares(report):
+    """The parts of the time, largest first, without what happens but once."""
+    once = ("compile", "lower", "trace", "doctor", "imports")
+    times = report.to_dict()["time"]
+    return [x["name"] for x in times if x["name"] not in once]
+
+
+# --- every second has a name ---
+
+
+@pytest.mark.parametrize("results", [1, 2, 3])
+def test_a_call_that_blocks_is_the_devices(results):
+    """However many arrays it returns."""
+    x = jnp.ones((700, 700))
+    step = filter_jit(lambda x: [x @ x / 700] * results, asynchronous=False)
+    step(x)
+    with insight.doctor() as report:
+        for _ in range(30):
+            step(x)
+    assert shares(report)[0] == "device"
+
+
+def test_operations_outside_of_jit_are_no_other_python():
+    x = jnp.arange(8.0)
+    with insight.doctor() as report:
+        for _ in range(8000):
+            (x - jnp.mean(x)) / (jnp.std(x) + 1.0)
+    assert shares(report)[0] == "operations"
+    (row,) = [x for x in report.findings if x.parts[0].rule == "eager-calls"]
+    assert row.parts[0].what.startswith("(x - jnp.mean(x)) / ")
+
+
+def test_other_python_is_at_its_line():
+    with insight.doctor() as report:
+        total = sum(i * i for i in range(4_000_000))
+    assert total > 0
+    (part,) = [x for x in report.to_dict()["time"] if x["name"] == "python"]
+    file, line, _ = part["line"]
+    here = test_other_python_is_at_its_line.__code__.co_firstlineno
+    assert (file, line) == (__file__, here + 2)
+
+
+def test_functions_of_jax_jit_have_their_name():
+    """Also if they are called by a name that no module has."""
+    step = jax.jit(lambda x: x @ x / 500)
+    x = jnp.ones((500, 500))
+    with insight.doctor() as report:
+        for _ in range(100):
+            x = step(x)
+        x.block_until_ready()
+    assert shares(report)[0] in ("jit", "device")
+
+
+# --- donation ---
+
+
+def replaced(step, model):
+    for _ in range(12):
+        model = step(jnp.ones(()), model)
+    return model
+
+
+def replaced_by_a_function(step, model):
+    """The call is all of a function that is called in the statement."""
+
+    def update(x, model):
+        return step(x, model)
+
+    for _ in range(12):
+        model = update(jnp.ones(()), model)
+
+
+def kept_in_a_list(step, model):
+    kept = []
+    for _ in range(12):
+        kept.append(model)
+        model = step(jnp.ones(()), model)
+
+
+def read_after_the_call(step, model):
+    for _ in range(12):
+        new = step(jnp.ones(()), model)
+        model.sum()
+        model = new
+
+
+def kept_once(step, model):
+    """As the best one, say."""
+    best = None
+    for i in range(300):
+        if i == 250:
+            best = model
+        model = step(jnp.ones(()), model)
+    return best
+
+
+def compiled_before(step, model):
+    """What the call that compiled was given is read later."""
+    step(jnp.ones(()), model)
+    replaced(step, model)
+
+
+@pytest.mark.parametrize(
+    ("loop", "has_row"),
+    [
+        (replaced_by_a_function, True),
+        (kept_in_a_list, False),
+        (read_after_the_call, False),
+        (kept_once, False),
+        (compiled_before, False),
+    ],
+)
+def test_only_what_nobody_has_any_more_is_to_be_donated(loop, has_row):
+    step = filter_jit(lambda x, model: model * 0.5 + x)
+    with insight.doctor() as report:
+        loop(step, jnp.ones(1_500_000) + 1)
+    rows = [x for x in report.rows if x.parts[0].rule == "donate"]
+    assert bool(rows) == has_row
+
+
+def test_a_caller_that_has_what_a_loop_replaces_may_read_it():
+    step = filter_jit(lambda x, model: model * 0.5 + x)
+    model = jnp.ones(1_500_000)
+    with insight.doctor() as report:
+        replaced(step, model)
+    assert not [x for x in report.rows if x.parts[0].rule == "donate"]
+
+
+@pytest.mark.parametrize(
+    ("step", "batch", "mode"),
+    [
+        (lambda x, model: model + x, None, 'donate="all-except-first"'),
+        (lambda model, x: model + x, None, "with x in the first argument"),
+        (
+            lambda x, model: model + x[0],
+            np.ones(2, np.float32),
+            'donate="all-except-first"',
+        ),
+        (lambda model: model + 1, False, 'donate="all"'),
+    ],
+)
+def test_which_mode_donates(step, batch, mode):
+    """A batch that is kept, or is of NumPy, has to be the first argument."""
+    jitted = filter_jit(step)
+    names = step.__code__.co_varnames[: step.__code__.co_argcount]
+    x = jnp.ones(()) if batch is None else batch
+    with insight.doctor() as report:
+        model = jnp.ones(1_500_000)
+        for _ in range(12):
+            model = jitted(**{n: model if n == "model" else x for n in names})
+    (row,) = [x for x in report.rows if x.parts[0].rule == "donate"]
+    assert row.bytes == 6_000_000 and row.parts[0].edit.endswith(mode)
+
+
+# --- nothing is left, and nothing hidden ---
+
+
+def test_after_the_block_the_process_is_as_before():
+    before = signal.getsignal(signal.SIGURG), threading.active_count()
+    with insight.doctor():
+        assert signal.getsignal(signal.SIGURG) is not before[0]
+        jnp.ones(3) + 1
+    assert (signal.getsignal(signal.SIGURG), threading.active_count()) == before
+
+
+def test_a_program_that_handles_the_signal_keeps_its_handler():
+    def handle(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGURG, handle)
+    try:
+        with insight.doctor() as report:
+            jnp.ones(3) + 1
+        assert signal.getsignal(signal.SIGURG) is handle
+    finally:
+        signal.signal(signal.SIGURG, before)
+    assert "the program handles SIGURG" in report.text()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_exception_of_the_block_is_never_replaced(monkeypatch, capsys, fails):
+    """Nor is one raised if the report fails: one line says so."""
+
+    def broken(*args):
+        raise ZeroDivisionError("in the doctor")
+
+    if fails:
+        monkeypatch.setattr(Watch, "report", broken)
+    step = filter_jit(lambda x: (x + 1, x.sum()), asynchronous=False)
+    with pytest.raises(KeyboardInterrupt), insight.doctor():
+        step(jnp.ones(3))
+        os.kill(os.getpid(), signal.SIGINT)
+        step(jnp.ones(3))
+    assert capsys.readouterr().err.count("no report on this block") == fails

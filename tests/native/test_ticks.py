@@ -1,0 +1,70 @@
+"""A thread of the engine's sends a signal, by which tools sample the main thread."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from eqx_fastjit import _native
+
+
+@pytest.fixture
+def ticks():
+    """Of each signal, how long it had waited, and Python computed meanwhile."""
+    received: list[tuple[float, float]] = []
+
+    def handle(number, frame):
+        received.append(_native.seconds_since_tick())
+
+    before = signal.signal(signal.SIGURG, handle)
+    _native.start_ticks(signal.SIGURG, 0.002)
+    yield received
+    _native.stop_ticks()
+    signal.signal(signal.SIGURG, before)
+
+
+def wait_for(condition):
+    """Python runs until a condition holds, or a minute is over."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        pass
+
+
+def test_python_is_interrupted_until_the_ticks_stop(ticks):
+    wait_for(lambda: len(ticks) >= 10)
+    assert len(ticks) >= 10 and min(map(min, ticks)) >= 0.0
+    _native.stop_ticks()
+    n = len(ticks)
+    time.sleep(0.05)
+    assert len(ticks) == n
+
+
+def test_calls_of_the_system_go_on(ticks):
+    """And the signal has waited for as long as they kept Python from running."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x")
+    time.sleep(0.05)
+    assert os.read(reading, 1) == b"x"
+    wait_for(lambda: ticks)
+    os.close(reading), os.close(writing)
+
+
+def test_there_is_one_thread_of_ticks(ticks):
+    with pytest.raises(RuntimeError, match="ticks already"):
+        _native.start_ticks(signal.SIGURG, 0.002)
+
+
+def test_stopping_what_has_not_started_is_nothing():
+    _native.stop_ticks()
+
+
+def test_a_forked_process_has_no_ticks(ticks):
+    """The thread is its parent's."""
+    process = os.fork()
+    if process == 0:
+        ticks.clear()
+        time.sleep(0.05)
+        os._exit(len(ticks) > 0)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
