@@ -1,6 +1,7 @@
 """Numbers, lines, lists and tables in words."""
 
 import os
+import pathlib
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -78,7 +79,14 @@ def show_file(file: str) -> str:
         return file
     if not relative.startswith(os.pardir):
         return relative
-    return os.path.join(*file.split(os.sep)[-2:]) if os.sep in file else file
+    if os.sep not in file:
+        return file
+
+    # Of a package that is installed from its folder, the path from there, too.
+    path = pathlib.Path(file)
+    top = next((x for x in path.parents if not (x / "__init__.py").exists()), path)
+    below = path.relative_to(top).parts
+    return os.path.join(*(below if len(below) > 1 else path.parts[-2:]))
 
 
 def show_place(place: "Place | None") -> str:

@@ -42,7 +42,7 @@ def rows_of(program):
     # Types are promoted as users have it.
     with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
         program()
-    rows = [x for x in report.rows if x.parts and x.function not in _BESIDE]
+    rows = [x for x in report.rows if x.parts and not x.function.startswith(_BESIDE)]
     return [x for x in rows if x.parts[0].rule not in _BESIDE]
 
 
@@ -708,6 +708,37 @@ def test_operations_outside_of_jit(program, expected):
         if part.rule.startswith("eager")
     ]
     assert len(found) == len(expected) and all(map(str.startswith, found, expected))
+
+
+def test_what_has_to_be_compiled_outside_of_jit_is_told_by_function():
+    """By the user's lines, not by names of JAX's functions."""
+
+    def build():
+        return jax.random.split(jax.random.key(0))
+
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        build()
+    found = {x.function: x for x in report.rows if x.wanted}
+    row = found["operations outside of jit in build"]
+    assert row.line.line == build.__code__.co_firstlineno + 1
+    assert [x.what for x in row.parts] == ["return jax.random.split(jax.random.ke..."]
+
+
+def test_a_heavy_operation_has_no_row():
+    """One program with it takes as long as all do by themselves."""
+
+    def body(x, _):
+        return sum([jnp.sin(x)] * 25), None
+
+    def density(x):
+        run = lambda n: jax.lax.scan(body, x, None, length=n)[0]  # noqa: E731
+        return jax.tree.map(run, [*range(2, 26)])
+
+    jax.clear_caches()
+    with doctor(least=0.0) as report:
+        density(X)
+    assert not [x for x in report.rows if x.parts[0].rule == "eager"]
 
 
 def test_operations_are_told_apart_under_a_debugger():

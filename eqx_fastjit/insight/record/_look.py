@@ -48,7 +48,8 @@ def look(event: Event, jaxpr: Any) -> Look:
     # Values of the program's, with attributes of any kind, are looked at.
     with contextlib.suppress(Exception):
         if is_operation(event):
-            return Look(operation=operation(jaxpr))
+            size = 0 if jaxpr is None else read_jaxpr(jaxpr).size
+            return Look(equations=size, operation=operation(jaxpr))
         out = out._replace(convolves=jaxpr is not None and _convolves(jaxpr))
         # Only lowering tells of primitives that are not JAX's: it would take long.
         calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))

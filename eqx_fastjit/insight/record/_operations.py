@@ -24,6 +24,8 @@ class Operation(NamedTuple):
     # The shapes of its operands and of its results.
     operands: str = ""
     results: str = ""
+    # How many operands it has.
+    n_operands: int = 0
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
     is_loop: bool = False
     # Whether it is there to make a model, or an optimiser's state.
@@ -52,6 +54,7 @@ def operation(jaxpr: Any) -> Operation:
     return found._replace(
         operands=_listed(operands),
         results=_listed(results),
+        n_operands=len(operands),
         is_loop=any(x in CONTROL_FLOW for x in names),
     )
 

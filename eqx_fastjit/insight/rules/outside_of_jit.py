@@ -8,7 +8,8 @@ much: it could be one program.
 
 import collections
 import itertools
-from collections.abc import Iterator, Sequence
+import linecache
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
@@ -25,8 +26,11 @@ from .same_operations import NEEDED
 # layers of a few widths.
 _LEAST = 5
 # From how many operations on a line, or a function that jits nothing, has a row; and
-# about which part of their seconds one program takes in their place.
-_MANY, _LEFT = 20, 0.25
+# from how many operands one operation takes longer to compile than to compute.
+_MANY, _OPERANDS = 20, 100
+# From how many equations a program tells what each takes to compile; and seconds that
+# one takes where a run has no such program.
+_LARGE, _USUAL = 20, 2e-3
 
 
 def program_key(event: Event) -> tuple[str, str]:
@@ -45,8 +49,13 @@ AGAIN = Rule(
     "make it once, under filter_jit",
     "{operations} outside of jit, of a function made again",
 )
+OPERANDS = Rule(
+    "many-operands",
+    "NumPy, np.asarray of each, and jnp.asarray of what comes of it",
+    "{source}: an operation of {n} arrays outside of jit",
+)
 
-RULES = (EAGER, AGAIN)
+RULES = (EAGER, AGAIN, OPERANDS)
 
 
 class _Compiled(NamedTuple):
@@ -61,7 +70,10 @@ class _Compiled(NamedTuple):
 
 def rows(case: Case) -> Iterator[Row]:
     """What functions of the user's compile outside of jit, then what has to be."""
-    for row, spared in _operation_rows(case.run.events, case.run):
+    operands = [*_operand_rows(case.run)]
+    told = {e for _, spared in operands for e in spared}
+    others = [e for e in case.run.events if e not in told]
+    for row, spared in [*operands, *_operation_rows(others, case.run)]:
         case.spare(row, spared)
         yield row
     yield from _needed_rows([e for e in case.left if is_operation(e)])
@@ -97,27 +109,81 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
         if is_own and counts.total() >= _MANY:
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
-        if chosen:
-            rows.append(_row(function, chosen, bool(many), run))
+        if chosen and (row := _row(function, chosen, bool(many), run))[0].saves > 0:
+            rows.append(row)
     return rows
 
 
-def _needed_rows(events: Sequence[Event]) -> list[Row]:
-    """A row with the price of operations that no edit spares, if there are any."""
-    if not events:
-        return []
-    names = listed((e.function.name for e in events), 3)
-    seconds = sum(e.seconds for e in events)
-    row = Row(
-        "operations outside of jit",
-        (NEEDED.part({"differs": names}),),
-        costliest((line_of(e), e.seconds) for e in events),
-        seconds=seconds,
-        wanted=seconds,
-        compilations=len(events),
-        programs=len({*map(program_key, events)}),
-    )
-    return [row]
+def _operand_rows(run: Run) -> Iterator[tuple[Row, list[Event]]]:
+    """A row for each line with an operation of so many arrays that NumPy is faster."""
+    by_line: dict[Place, list[Event]] = collections.defaultdict(list)
+    for e in run.events:
+        is_large = run.look(e).operation.n_operands >= _OPERANDS
+        if is_operation(e) and is_large and e.frames:
+            by_line[e.frames[0]].append(e)
+
+    for line, events in by_line.items():
+        most = max(run.look(e).operation.n_operands for e in events)
+        seconds = sum(e.seconds for e in events)
+        facts = {"source": source_at(line), "n": most}
+        part = OPERANDS.part(facts, count=len(events), saves=seconds, gain=seconds)
+        row = Row(
+            line.function.rpartition("<locals>.")[2],
+            (part,),
+            line,
+            seconds=seconds,
+            saves=seconds,
+            about=True,
+            compilations=len(events),
+            programs=len({*map(program_key, events)}),
+        )
+        yield row, events
+
+
+def _left(events: Collection[Event], run: Run) -> float:
+    """About what one program takes in place of these operations.
+
+    By what an equation takes in this run, those in the bodies of loops included.
+    """
+    large = [e for e in run.events if run.look(e).equations >= _LARGE and not e.cached]
+    each = _USUAL
+    if large:
+        equations = sum(run.look(e).equations for e in large)
+        each = sum(e.seconds for e in large) / equations
+
+    longest = max(e.seconds for e in events)
+    return max(longest, each * sum(run.look(e).equations for e in events))
+
+
+def _needed_rows(operations: Sequence[Event]) -> Iterator[Row]:
+    """The price of operations that no edit spares, by the function that calls them."""
+    by_function: dict[str, list[Event]] = collections.defaultdict(list)
+    for e in operations:
+        function = e.frames[0].function if e.frames else "the program"
+        by_function[function.rpartition("<locals>.")[2]].append(e)
+
+    for function, events in by_function.items():
+        costs = collections.defaultdict[str, float](float)
+        for e in events:
+            costs[source_at(line_of(e)) or e.function.name] += e.seconds
+        sources = listed(sorted(costs, key=lambda x: -costs[x]), 3)
+
+        seconds = sum(e.seconds for e in events)
+        yield Row(
+            f"operations outside of jit in {function}",
+            (NEEDED.part({"differs": sources}),),
+            costliest((line_of(e), e.seconds) for e in events),
+            seconds=seconds,
+            wanted=seconds,
+            compilations=len(events),
+            programs=len({*map(program_key, events)}),
+        )
+
+
+def source_at(line: Place | None) -> str:
+    """The source of a line, as its author knows it; nothing if that is not known."""
+    text = linecache.getline(line.file, line.line) if line else ""
+    return shortened(text.strip(), 40)
 
 
 def _row(
@@ -144,8 +210,8 @@ def _row(
     every = [e for x in found for e in x.events]
     saves = sum(e.seconds for e in again)
     if is_whole:
-        rest = [e.seconds for e in {*every} - {*again}]
-        saves += sum(rest) - max(max(rest), sum(rest) * _LEFT)
+        rest = [e for e in every if e not in again]
+        saves += max(0.0, sum(e.seconds for e in rest) - _left(rest, run))
     is_other = bool(again) and not is_same
     shown = [shortened(x, 40) for x in values[:2]]
     facts = {
