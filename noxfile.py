@@ -3,6 +3,7 @@
     nox -s corners     # the two ends of the version matrix, which CI runs
     nox -s matrix      # every combination
     nox -s next        # the newest pre-releases of JAX and Equinox
+    nox -s nogil       # the engine's tests on a Python without the GIL
     nox -s asan        # the C extension under AddressSanitizer and UBSan
     nox -s instructions    # a call takes no more than in benchmarks/results
 
@@ -81,6 +82,22 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
 def next_versions(session: nox.Session) -> None:
     """The engine's tests under pre-releases, where there are any."""
     _test_versions(session, "newest", "newest", ENGINE, "--prerelease=allow")
+
+
+@nox.session(python=["3.13t", "3.14t"])
+def nogil(session: nox.Session) -> None:
+    """The C extension without the GIL, which nothing may turn on again."""
+    packages = ("attrs", "cloudpickle", "hypothesis", "optax", "pytest", "pytest-xdist")
+    # Other packages of the tests have no wheels there.
+    session.install("--only-binary", ":all:", "jax", "equinox", "setuptools", *packages)
+    session.install("--no-deps", "--no-build-isolation", "-e", ".")
+
+    env = {"EQX_FASTJIT_ENGINE": "native", "PYTHON_GIL": "0"}
+    enabled = "import sys, eqx_fastjit; eqx_fastjit.engine(); "
+    enabled += "assert not sys._is_gil_enabled()"
+    session.run("python", "-W", "error", "-c", enabled, env={"PYTHON_GIL": None})
+    tests = session.posargs or ["tests/native", "tests/engine/test_threads.py"]
+    session.run("python", "-m", "pytest", "-q", "-n", "0", *tests, env=env)
 
 
 @nox.session(python="3.11")
