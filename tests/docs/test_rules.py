@@ -41,6 +41,7 @@ def _run(name, source):
     scope = {"__name__": "__rules__"}
     exec(_PRELUDE, scope)
     jax.block_until_ready(jax.numpy.ones(3) / 2)
+
     gc.collect()  # of what other tests have left: in a trace it would count as that
     with (
         jax.numpy_dtype_promotion("standard"),  # as users have it
@@ -48,6 +49,7 @@ def _run(name, source):
         contextlib.redirect_stdout(printed),
     ):
         exec(compile(source, file, "exec"), scope)
+
     others = _MEASURED - {name.split()[0]}
     rows = [x for x in report.rows if x.parts[0].rule not in others]
     return printed.getvalue(), rows
@@ -63,13 +65,17 @@ def test_each_rule_has_a_section():
 @pytest.mark.parametrize("rule", [x for x in RULES if x not in _WITHOUT])
 def test_a_section_is_right(rule):
     """The first program has the rule. The second has none, and prints the same."""
-    (title, before), (other, after) = _programs(rule)
+    (title, before), (title_after, after) = _programs(rule)
+
     printed, rows = _run(f"{rule} before", before)
-    found = [row for row in rows if any(part.rule == rule for part in row.parts)]
-    assert len(found) == 1, [part.rule for row in rows for part in row.parts]
-    assert rule == "stale-value" or found[0].saves > 0 or found[0].bytes
-    if counts := re.findall(r"\d+", title if "program" in title else ""):
-        assert [found[0].compilations, found[0].programs] == [*map(int, counts)]
-    same, rows = _run(f"{rule} after", after)
+    of_rule = [row for row in rows if any(part.rule == rule for part in row.parts)]
+    assert len(of_rule) == 1, [part.rule for row in rows for part in row.parts]
+    (row,) = of_rule
+    assert rule == "stale-value" or row.saves > 0 or row.bytes
+    # A title such as "4 compilations of 2 programs".
+    if "program" in title and (counts := re.findall(r"\d+", title)):
+        assert [row.compilations, row.programs] == [int(count) for count in counts]
+
+    printed_after, rows = _run(f"{rule} after", after)
     assert not [x for x in rows if x.saves > x.later or x.is_wrong or x.bytes]
-    assert (printed == same) == (other != "other results")
+    assert (printed == printed_after) == (title_after != "other results")
