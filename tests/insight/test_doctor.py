@@ -96,7 +96,8 @@ def test_many_calls_take_no_memory():
     step, x = make(), jnp.ones(2)
     with insight.doctor():
         each, resident = growth(lambda _: step(x, 2), 20_000)
-    assert each < 8 and resident < 10e6  # less than a reference
+    # Less than any array: a bounded number of samples is kept, by the seconds.
+    assert each < 40 and resident < 10e6
 
 
 def test_values_that_a_call_did_not_see(tmp_path):
