@@ -51,17 +51,19 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(".insight", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
     try:
         # First, as `engine` must not be another than that of `filter_jit`.
         importlib.import_module("._jit", __name__)
         value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     except Exception as e:
         fallback = importlib.import_module("._fallback", __name__)
-        is_own = isinstance(e, ImportError) and (e.name or "").startswith(__name__)
-        if is_own or isinstance(e, fallback.Misconfigured):
+        names_own = isinstance(e, ImportError) and (e.name or "").startswith(__name__)
+        if names_own or isinstance(e, fallback.Misconfigured):
             raise  # no fault of other versions
         # An `AttributeError` would be hidden by `from eqx_fastjit import ...`.
         return globals().setdefault(name, fallback.stand_in(name, e))
+
     is_first = globals().keys().isdisjoint(_HOMES)
     globals()[name] = value  # from now on without this function
     if is_first and os.environ.get("EQX_FASTJIT_LOG"):
