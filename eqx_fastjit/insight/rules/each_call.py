@@ -41,8 +41,8 @@ BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {c
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
-# Seconds, of some ten samples.
-_LEAST_SECONDS = 0.1
+# Seconds, of some 25 samples.
+_LEAST_SECONDS = 0.25
 # The share of a row's seconds below which a statement is not told.
 _LITTLE = 0.03
 _ONCE = "before the loop, if it is the same"
