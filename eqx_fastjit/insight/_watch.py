@@ -118,8 +118,7 @@ class Watch:
         if event.compile:
             self.looks[event.number] = look(event, jaxpr_of(event))
 
+        own = time.perf_counter() - began
         if threading.current_thread() is threading.main_thread():
-            own = time.perf_counter() - began
             self._own_seconds += own
-            known = event.trace + event.lower + event.compile + event.first_run
-            self._sampler.take_back(own + known)
+        self._sampler.on_event(event, own)

@@ -19,11 +19,17 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit import _blocking, _facts, _traced
-from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._facts import Place
 
 from . import _calls
 from ._samples import Position, Stack
-from ._statements import expression_of, place_of, Statement, statement_of
+from ._statements import (
+    expression_of,
+    is_users_code,
+    place_of,
+    Statement,
+    statement_of,
+)
 
 
 # What Python did: operations of JAX outside of jit; making arrays of NumPy's into those
@@ -87,7 +93,7 @@ def activities(
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
     computing = seconds.copy()
     for (positions, is_in_c), took in samples.items():
-        users = [x for x in positions if _is_users(x.code)]
+        users = [x for x in positions if is_users_code(x.code)]
         kind = kind_of(positions, ours, others)
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
@@ -97,12 +103,11 @@ def activities(
 
 
 _NOWHERE = Statement(Place("", 0, ""))
-_is_users = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
 
 
 def within_user(stack: Iterable[Position]) -> list[Position]:
     """The libraries' frames within the innermost one of the user's."""
-    return [*itertools.takewhile(lambda x: not _is_users(x.code), stack)]
+    return [*itertools.takewhile(lambda x: not is_users_code(x.code), stack)]
 
 
 def kind_of(

@@ -100,6 +100,11 @@ class Timed:
         return [place_of(site[0]) for site in self.sites if site]
 
     @property
+    def line(self) -> Place | None:
+        """The first of these, if there is one."""
+        return next(iter(self.lines), None)
+
+    @property
     def dispatch(self) -> float:
         """Seconds of a call before anything is computed.
 

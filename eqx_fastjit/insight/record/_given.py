@@ -11,7 +11,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from eqx_fastjit._blocking import COPIED_BYTES, is_cpu
-from eqx_fastjit._facts import aval_of, is_written_by_user
+from eqx_fastjit._facts import aval_of
 from eqx_fastjit._statics import partition
 
 from ._samples import Position
-from ._statements import statement_of
+from ._statements import statement_of, users_frames
 
 
 # Bytes of an array of NumPy from which on it matters that it is moved.
@@ -60,29 +60,6 @@ class Aval(NamedTuple):
     n_bytes: int
 
 
-class Moved:
-    """An argument of NumPy, which calls copy or transfer."""
-
-    def __init__(self, path: str, n_bytes: int):
-        self.path = path
-        self.n_bytes = n_bytes
-        # How often it was the very array of the last call that was looked at.
-        self.same = self.looks = 0
-        self.seconds = 0.0  # of one move
-        self.last: weakref.ref[Any] | None = None
-
-
-_is_users = functools.lru_cache(maxsize=4096)(is_written_by_user)
-
-
-def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the user's own code, innermost first."""
-    while frame is not None:
-        if _is_users(frame.f_code):
-            yield frame
-        frame = frame.f_back
-
-
 def chain_of(frame: FrameType | None) -> Chain:
     """The user's frames from this one on."""
     frames = [*users_frames(frame)]
@@ -107,7 +84,8 @@ class Given:
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
-        self.moved: dict[int, Moved] = {}
+        # Seconds in which each array of NumPy is moved, when it was last looked at.
+        self._moving: dict[int, float] = {}
         # What is noted of a call: all that may be gone, of later calls one of each
         # argument in turn.
         self._noted = 0
@@ -210,26 +188,17 @@ class Given:
     # --- NumPy ---
 
     def look_at_numpy(self, values: tuple[Any, ...]) -> None:
-        """Which arrays of NumPy these are, and how long it takes to move them."""
+        """How long it takes to move the arrays of NumPy among these."""
         leaves = jax.tree_util.tree_leaves(values)
         arrays = [x for x in leaves if _is_array(x)]
         for i, x in enumerate(arrays):
             if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES:
-                moved = self.moved.setdefault(i, Moved(self._path(i), x.nbytes))
-                moved.looks += 1
-                moved.same += moved.last is not None and moved.last() is x
-                moved.last = weakref.ref(x)
-                moved.n_bytes = x.nbytes
-                moved.seconds = _seconds_to_move(x)
+                self._moving[i] = _seconds_to_move(x)
 
     @property
     def seconds_to_move(self) -> float:
         """Seconds of a call in which its arrays of NumPy are copied, or transferred."""
-        return sum(x.seconds for x in self.moved.values())
-
-    def _path(self, index: int) -> str:
-        names = (x.name for x in self.arguments if index in x.indices)
-        return next(names, "an argument")
+        return sum(self._moving.values())
 
 
 def _is_array(x: Any) -> bool:

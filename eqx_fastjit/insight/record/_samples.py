@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 INTERVAL = 0.01
 # The most frames of a stack that are noted, innermost first.
 _MAX_FRAMES = 300
-# After so many samples the older half is added up. (An event takes back the last ones.)
+# After so many samples the older half is added up. (Events set aside the last ones.)
 _MAX_RECENT = 1 << 13
 # Seconds on the CPU from a signal to its handler from which on Python was in C: rather
 # than to call an operation of JAX, it takes as long to compute one. And seconds from
@@ -132,7 +132,7 @@ class Sampler:
             self._seconds[sample.stack] += sample.seconds
         del self._recent[:n]
 
-    def take_back(self, seconds: float) -> None:
+    def _set_aside(self, seconds: float) -> None:
         """Set aside the samples of the last seconds, whose time is known exactly."""
         now = time.perf_counter()
         while self._recent and self._recent[-1].time > now - seconds:
@@ -140,11 +140,11 @@ class Sampler:
             self._known[sample.stack] += sample.seconds
         self._last = now
 
-    def on_event(self, event: Any) -> None:
-        """Set aside those of a compilation of this thread, which has just ended."""
+    def on_event(self, event: Any, since: float = 0.0) -> None:
+        """Set aside those of a compilation, which ended some seconds ago."""
+        known = event.trace + event.lower + event.compile + event.first_run
         if threading.current_thread() is threading.main_thread():
-            known = event.trace + event.lower + event.compile + event.first_run
-            self.take_back(known)
+            self._set_aside(known + since)
 
     def seconds(self) -> Mapping[Stack, float]:
         """The seconds of each stack up to now, but for those that were set aside."""

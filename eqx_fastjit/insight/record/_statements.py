@@ -3,13 +3,14 @@
 import ast
 import functools
 import itertools
-import linecache
+from collections.abc import Iterator
+from types import FrameType
 from typing import NamedTuple
 
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
-from ._reads import expressions_in
+from ._reads import expressions_in, nodes_in
 from ._samples import Position
 
 
@@ -27,6 +28,17 @@ class Statement(NamedTuple):
     is_last: bool = False
 
 
+is_users_code = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
+
+
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the user's own code, innermost first."""
+    while frame is not None:
+        if is_users_code(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def place_of(position: Position) -> Place:
     """The line of a position."""
@@ -35,6 +47,7 @@ def place_of(position: Position) -> Place:
     return Place(code.co_filename, line or code.co_firstlineno, code.co_qualname)
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def expression_of(position: Position) -> ast.expr | None:
     """The expression that an instruction belongs to, if it is known."""
     return expressions_in(position.code.co_filename).get(_location(position))
@@ -44,12 +57,11 @@ def expression_of(position: Position) -> ast.expr | None:
 def statement_of(position: Position) -> Statement:
     """The statement of a position; a line alone where there is no source."""
     place = place_of(position)
-    source = "".join(linecache.getlines(place.file))
-    found = _statements_in(source).get(place.line)
+    module = next(iter(nodes_in(place.file)), None)
+    found = None if module is None else _statements_in(module).get(place.line)
     if found is None:
         return Statement(place)
-    first, text, loop, is_conditional, is_last = found
-    return Statement(place._replace(line=first), text, loop, is_conditional, is_last)
+    return found._replace(place=place._replace(line=found.place.line))
 
 
 def _location(position: Position) -> tuple[int | None, ...]:
@@ -60,28 +72,15 @@ def _location(position: Position) -> tuple[int | None, ...]:
     return next(itertools.islice(position.code.co_positions(), number, None))
 
 
-class _Found(NamedTuple):
-    line: int
-    text: str
-    loop: int
-    is_conditional: bool
-    is_last: bool
-
-
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _BRANCHES = (ast.If, ast.Try, ast.Match, ast.ExceptHandler)
 
 
 @functools.lru_cache(maxsize=16)
-def _statements_in(source: str) -> dict[int, _Found]:
-    """The innermost statement of each line."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-
-    found: dict[int, _Found] = {}
+def _statements_in(module: ast.AST) -> dict[int, Statement]:
+    """The innermost statement of each line, of a file and function to be named."""
+    found: dict[int, Statement] = {}
 
     def visit(node: ast.AST, loop: int, is_conditional: bool) -> None:
         if isinstance(node, _FUNCTIONS):
@@ -90,7 +89,8 @@ def _statements_in(source: str) -> dict[int, _Found]:
             loop, is_conditional = node.lineno, False
         if isinstance(node, ast.stmt):
             is_last = isinstance(node, ast.Return)
-            here = _Found(node.lineno, _head(node), loop, is_conditional, is_last)
+            first = Place("", node.lineno, "")
+            here = Statement(first, _head(node), loop, is_conditional, is_last)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _BRANCHES):
@@ -99,7 +99,7 @@ def _statements_in(source: str) -> dict[int, _Found]:
             visit(child, loop, is_conditional)
 
     try:
-        visit(tree, 0, False)
+        visit(module, 0, False)
     except RecursionError:  # code that is nested too deeply
         return {}
     return found

@@ -8,19 +8,18 @@ the next step meanwhile. `_calls.py` sees who waits; here are the lines.
 import ast
 import dataclasses
 import functools
-import itertools
 import sys
 from collections.abc import Sequence
-from types import CodeType
 from typing import Any
 
 import jax
 import numpy as np
 
-from eqx_fastjit._facts import is_written_by_user, Place
+from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import shortened
 
-from ._reads import expressions_in
+from ._samples import Position
+from ._statements import expression_of, is_users_code
 
 
 # What waits if a jitted call does not return before its result is ready.
@@ -54,13 +53,13 @@ def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
     """
     # The innermost frame of the program itself, and the function that it called.
     frame, called = sys._getframe(1), ""
-    while not _is_written_by_user(frame.f_code):
+    while not is_users_code(frame.f_code):
         if frame.f_back is None:
             return None
         called, frame = frame.f_code.co_name, frame.f_back
     code = frame.f_code
     place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-    what = shortened(_expression_at(code, frame.f_lasti)) or "the value of an array"
+    what = _text_at(Position(code, frame.f_lasti))
     if kind == "blocks":
         # The program called `block_until_ready`, or a function that did.
         is_its_own = called in ("watched", "block_until_ready")
@@ -71,12 +70,10 @@ def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
     return Wait(place, what, decides=not is_number)
 
 
-_is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
-
-
 @functools.lru_cache(maxsize=4096)
-def _expression_at(code: CodeType, instruction: int) -> str:
-    """The expression that an instruction belongs to; empty if it is not known."""
-    positions = itertools.islice(code.co_positions(), instruction // 2, None)
-    found = expressions_in(code.co_filename).get(next(positions))
-    return "" if found is None else ast.unparse(found)
+def _text_at(position: Position) -> str:
+    """The source of the expression at a position, in one short line."""
+    expression = expression_of(position)
+    if expression is None:
+        return "the value of an array"
+    return shortened(ast.unparse(expression))

@@ -12,6 +12,10 @@ from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._statements import Statement
 
 
+# The share of what a loop does of one kind below which a statement is not told.
+_LITTLE = 0.03
+
+
 class CallsAt(NamedTuple):
     """Calls of a function by one statement."""
 
@@ -50,14 +54,20 @@ class Loop:
         always = [x for x in self.calls if not x.statement.is_conditional]
         return max(always, key=lambda x: x.calls, default=None)
 
-    def of(self, kind: str) -> list[Activity]:
-        """What is of one kind, what takes longest first."""
-        found = [x for x in self.activities if x.kind == kind]
-        return sorted(found, key=lambda x: -x.seconds)
+    @property
+    def count(self) -> int:
+        """How often it ran; 0 if that is not known."""
+        return self.main.calls if self.main is not None else 0
 
     def seconds(self, kind: str) -> float:
         """The seconds of one kind."""
-        return sum(x.seconds for x in self.of(kind))
+        return sum(x.seconds for x in self.activities if x.kind == kind)
+
+    def main_of(self, kind: str) -> list[Activity]:
+        """What is of one kind, but for what takes little of its seconds."""
+        least = _LITTLE * self.seconds(kind)
+        found = (x for x in self.activities if x.kind == kind)
+        return [x for x in found if x.seconds >= least]
 
 
 def loops_of(run: Run) -> list[Loop]:

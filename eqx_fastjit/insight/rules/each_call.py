@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -17,6 +18,7 @@ from eqx_fastjit.insight.record._calls import Timed
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._statements import Statement
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
 
 from ._rules import Case, Part, Row, Rule
@@ -35,7 +37,7 @@ EQUINOX = Rule(
     "equinox.filter_jit would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
-TRANSFER = Rule("transfers", "{once}", "{statement}")
+TRANSFER = Rule("transfers", "before the loop, if it is the same", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
 BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {cost}")
 
@@ -43,9 +45,6 @@ RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
 # Seconds, of some 25 samples.
 _LEAST_SECONDS = 0.25
-# The share of a row's seconds below which a statement is not told.
-_LITTLE = 0.03
-_ONCE = "before the loop, if it is the same"
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that are asked for: it takes some to measure.
@@ -87,28 +86,37 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     """Its operations outside of jit. Those that take long to compute take as long in
     jit, unless they copy an array to change a part of it.
     """
-    found = loop.of(OPERATIONS)
-    seconds = sum(x.seconds for x in found)
-    into, count = "filter_jit around them", 0
+    into = "filter_jit around them"
     if loop.main is not None:
-        into, count = f"move into `{loop.main.name}`", loop.main.calls
+        into = f"move into `{loop.main.name}`"
 
     parts: list[Part] = []
-    for x in found:
-        if x.seconds >= _LITTLE * seconds:
-            copies = ".at[" in x.statement.text
-            saves = x.seconds if copies else x.seconds - x.computing
-            edit = f"{into} with donate, or NumPy" if copies else into
-            facts = {"statement": x.statement.text, "into": edit}
-            line = x.statement.place
-            fields = {"saves": saves, "gain": saves, "count": count, "line": line}
-            parts.append(EAGER.part(facts, **fields))
-    yield from _row(loop, parts, seconds, count, case)
+    for x in loop.main_of(OPERATIONS):
+        copies = ".at[" in x.statement.text
+        saves = x.seconds if copies else x.seconds - x.computing
+        edit = f"{into} with donate, or NumPy" if copies else into
+        facts = {"statement": x.statement.text, "into": edit}
+        parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
+    yield from _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case)
+
+
+def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
+    """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
+    parts: list[Part] = []
+    for x in loop.main_of(TRANSFERS):
+        facts = {"statement": x.statement.text}
+        parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
+    yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
+
+
+def _part(rule: Rule, facts: Any, at: Statement, saves: float, count: int) -> Part:
+    return rule.part(facts, saves=saves, gain=saves, count=count, line=at.place)
 
 
 def _row(
     loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
 ) -> Iterator[Row]:
+    """The row of a loop, what saves most first, if that is enough."""
     parts.sort(key=lambda x: -x.saves)
     saves = sum(x.saves for x in parts)
     if saves < _least(case):
@@ -122,28 +130,6 @@ def _row(
         saves=saves,
         about=True,
     )
-
-
-def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
-    """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
-    count = loop.main.calls if loop.main else 0
-    found = loop.of(TRANSFERS)
-    seconds = sum(x.seconds for x in found)
-    parts = [
-        TRANSFER.part(
-            {
-                "statement": x.statement.text,
-                "once": "before the loop, if it is the same",
-            },
-            saves=x.seconds,
-            gain=x.seconds,
-            count=count,
-            line=x.statement.place,
-        )
-        for x in found
-        if x.seconds >= _LITTLE * seconds
-    ]
-    yield from _row(loop, parts, seconds, count, case)
 
 
 # --- calls ---
@@ -168,21 +154,9 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
         return
     seconds += count * max(0.0, timed.ready - timed.seconds / timed.calls)
     saves = (1 - 1 / _STEPS) * min(count * overhead.launch, seconds)
-    if saves < _least(case):
-        return
-
     facts = {"function": call.name, "each": show_seconds(seconds / count)}
-    line = call.statement.place
-    part = SHORT.part(facts, count=count, saves=saves, gain=saves, line=line)
-    yield Row(
-        loop.name,
-        (part,),
-        line,
-        cost=_cost(seconds, count, case.run),
-        seconds=seconds,
-        saves=saves,
-        about=True,
-    )
+    part = _part(SHORT, facts, call.statement, saves, count)
+    yield from _row(loop, [part], seconds, count, case)
 
 
 def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
@@ -210,9 +184,8 @@ def _equinox(case: Case) -> Iterator[Row]:
                 gain=saves,
             )
             cost = f"{timed.calls:,} calls"
-            line = timed.lines[0] if timed.lines else None
             name = timed.function.name
-            yield Row(name, (part,), line, cost=cost, saves=saves, about=True)
+            yield Row(name, (part,), timed.line, cost=cost, saves=saves, about=True)
 
 
 # --- donation ---
@@ -241,8 +214,7 @@ def _donate(run: Run) -> Iterator[Row]:
             "mode": _mode(given),
         }
         part = DONATE.part(facts, count=main.calls)
-        line = main.lines[0] if main.lines else None
-        yield Row(main.function.name, (part,), line, bytes=n_bytes)
+        yield Row(main.function.name, (part,), main.line, bytes=n_bytes)
 
 
 def _mode(given: Given) -> str:
