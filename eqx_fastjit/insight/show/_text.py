@@ -148,7 +148,9 @@ def blocks(
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = listed((x.function for x in prices), 3)
-        text = f"What has to be compiled took {seconds}: {names} (--verbose)."
+        text = (
+            f"No row spares the other {seconds} of compilations: {names} (--verbose)."
+        )
         yield "", wrapped(text, columns=columns)
     for note in (_legend(report), *run.notes):
         yield "dim", wrapped(note, columns=columns)
