@@ -92,7 +92,7 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=sorted(self._calls.waits.values(), key=lambda x: -x.seconds),
+            waits=sorted(self._calls.waits.found.values(), key=lambda x: -x.seconds),
             stale=[*self._stale.found.values()],
             looks=self.looks,
             device=self._calls.use(),

@@ -74,6 +74,7 @@ def program_of(jaxpr: Any) -> Program | None:
     try:
         reader = _Reader()
         text, kinds = reader.read(jaxpr)
+        weak = tuple(_weak_results(opened(jaxpr)))
     except Exception:  # of an option of another library's primitive, say
         return None
     outvars = opened(jaxpr).outvars
@@ -81,13 +82,13 @@ def program_of(jaxpr: Any) -> Program | None:
     values, more = reader.values[:_MAX_VALUES], reader.values[_MAX_VALUES:]
     values += [_digest(more)] if more else []
     kind = _digest(sorted(kinds))
-    weak = tuple(_weak_results(opened(jaxpr)))
     return Program(text, kind, kinds.total(), tuple(returns), tuple(values), weak)
 
 
 def _weak_results(jaxpr: Any) -> Iterator[Weak]:
     """The arrays that it returns with a weak type, of which the line is known."""
-    weak = {v for v in jaxpr.outvars if getattr(v.aval, "weak_type", False)}
+    returned = [v for v in jaxpr.outvars if not hasattr(v, "val")]
+    weak = {v for v in returned if getattr(v.aval, "weak_type", False)}
     for e in jaxpr.eqns if weak else ():
         lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
         for v in weak.intersection(e.outvars) if lines else ():
