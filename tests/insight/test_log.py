@@ -181,7 +181,7 @@ def test_a_report_on_a_run_that_was_killed(files, tmp_path, capsys):
     shown = " ".join(capsys.readouterr().err.split())
     assert "has not ended, or it was killed" in shown
     assert "2 compilations of 1 program" in shown
-    assert json.loads(out.read_text())["schema"] == 6
+    assert json.loads(out.read_text())["schema"] == 7
 
 
 def test_a_child_process_has_a_file_of_its_own(tmp_path):

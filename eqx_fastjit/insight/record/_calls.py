@@ -1,12 +1,11 @@
-"""Calls of jitted functions: how often, how long, and what the device does.
+"""Calls of jitted functions: how often, how long, and who waits for the device.
 
 A `Calls` is the observer of the engine (`_blocking.Observer`), and so makes every call
 while it is there. About one call in fifty is made alone: the device is done with all
 that came before, and the call returns when its results are ready. The median is the
-time that the function takes on the device. What the calls do not take, of the time
-between the first and the last of them, the device was idle. Calls that compile are left
-out. Nothing else is changed; of arrays, the smallest result of the latest call is kept,
-as it tells when the device is done.
+time that the function takes on the device. Calls that compile are left out. Nothing
+else is changed; of arrays, the smallest result of the latest call is kept, as it tells
+when the device is done.
 
 Only calls under this library's `filter_jit` are seen, of the thread that entered the
 context. Operations outside of jit and functions of plain `jax.jit` are not.
@@ -17,7 +16,6 @@ context. Operations outside of jit and functions of plain `jax.jit` are not.
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import statistics
 import sys
@@ -34,7 +32,6 @@ from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import is_of_equinox
-from eqx_fastjit.insight._words import show_seconds
 
 from ._events import Event, unwatch, watch
 from ._given import chain_of, Given
@@ -50,13 +47,11 @@ _EVERY = 47
 # The first calls, which are all looked at closely; and those before which the tool
 # looks whether what they were traced with has changed.
 _FIRST, _EARLY = 3, 94
-# Seconds of calls from which on there is something to say; and of a wait: in shorter
+# Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
 # The most seconds that a call takes for dispatch. Of more, it copies, or computes.
 _MOST_DISPATCH = 1e-3
-# The share of the time from which on a device is said to have been idle.
-_LITTLE = 0.05
 
 
 class Timed:
@@ -430,18 +425,14 @@ class Calls(contextlib.ExitStack):
             doctor=max(0.0, self.own_seconds - self.own_waits),
         )
 
-    def use(self) -> "Use | None":
-        """What the device did; `None` if that is not worth a sentence."""
+    @property
+    def ahead(self) -> float:
+        """Seconds that the program would have saved by waiting for nothing, at most."""
         if self.seconds <= _LEAST_SECONDS:
-            return None
-
-        calls = sum(x.calls for x in self.timed)
+            return 0.0
         busy = sum(x.calls * x.device for x in self.timed)
-        dispatch = sum(x.calls * x.dispatch for x in self.timed)
         # If the program waited for more, that was of operations outside of jit.
-        busy = min(self.seconds, max(busy, self._waited))
-        ahead = min(self._ahead, self.seconds - busy)
-        return Use(self.seconds, calls, busy, self._waited, ahead, dispatch)
+        return max(0.0, min(self._ahead, self.seconds - max(busy, self._waited)))
 
 
 class _Waiting:
@@ -475,32 +466,3 @@ class CallSeconds(NamedTuple):
     device: float
     transfers: float
     doctor: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Use:
-    """What the device did from the first to the last call that compiled nothing."""
-
-    # From the one to the other, without what compilations interrupt.
-    seconds: float
-    calls: int
-    # Of these seconds, those in which the device computed.
-    busy: float
-    # The program waited for the device; and what not one wait would save, at most.
-    waited: float
-    ahead: float
-    # Of the calls, before anything is computed.
-    dispatch: float
-
-    def __str__(self) -> str:
-        """Whether dispatch matters, in a sentence."""
-        share = self.busy / self.seconds
-        when = f"of the {show_seconds(self.seconds)} from the first to the last call"
-        when += " (without compilations)"
-        if 1 - share < _LITTLE:
-            return (
-                f"The device was never idle for long: it computed for {share:.0%} "
-                f"{when}, so nothing in dispatch matters here."
-            )
-        dispatch = f"dispatch took {show_seconds(self.dispatch)}"
-        return f"The device was idle for {1 - share:.0%} {when}; {dispatch} of it."
