@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 from . import _facts
 from ._private import last_error_info, runtime_error_text
-from ._statics import is_array
+from ._statics import compared_by_equality, is_array
 
 
 # As which JAX and XLA raise them. (No classes of the user's, whose text may raise.)
@@ -52,6 +52,24 @@ def clearer(
         return error
     better.__suppress_context__ = True  # as `raise better from None`
     return better
+
+
+def name_static(
+    error: BaseException, arguments: Callable[[], list[tuple[str, Any]]]
+) -> None:
+    """Note which static argument raised an error as it was compared, if one did."""
+    with contextlib.suppress(Exception):  # of a user's flatten function
+        for name, value in arguments():
+            for x in compared_by_equality(value):
+                try:
+                    bool(x == x)
+                except type(error):
+                    error.add_note(
+                        f"`{type(x).__qualname__}.__eq__` raised it, or what it "
+                        f"returned is no truth value, as the static argument `{name}` "
+                        "was compared with that of an earlier call."
+                    )
+                    return
 
 
 def _equinox_error(message: str) -> BaseException:

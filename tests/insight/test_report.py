@@ -229,7 +229,7 @@ def test_text_page_and_json_say_the_same(report):
         "count": 1,
         "saves": 4,
     }
-    assert (data["schema"], found.rows[0]) == (6, {**row, "parts": [part]})
+    assert (data["schema"], found.rows[0]) == (7, {**row, "parts": [part]})
 
 
 def test_the_page_escapes_and_loads_nothing(report):

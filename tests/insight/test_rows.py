@@ -784,3 +784,92 @@ def test_operations_of_a_function(lengths):
     assert (row.function, row.about) == (score.__qualname__.split(".")[-1], True)
     assert 0.5 * row.seconds < row.saves < row.seconds
     assert row.other_data == (row.saves if len(lengths) > 1 else 0)
+
+
+# --- the line to edit -----------------------------------------------------------------
+
+
+def line_below(function, n):
+    """The number of a line of a function."""
+    return function.__code__.co_firstlineno + n
+
+
+def test_one_edit_of_an_array_for_two_functions_is_one_row():
+    """A weak type is mended where the variable is assigned."""
+
+    @filter_jit
+    def scale(s, x):
+        return s * x
+
+    @filter_jit
+    def move(s, x):
+        return s + x
+
+    def program():
+        s = jnp.asarray(1.0)
+        for _ in range(2):
+            scale(s, X)
+            move(s, X)
+            s = s + X[0]
+
+    (row,) = rows_of(program)
+    (part,) = row.parts
+    assert (part.rule, part.line.line) == ("weak-type", line_below(program, 1))
+    assert (row.compilations, row.programs, row.saves, part.gain) == (4, 2, 2, 2)
+
+
+def test_the_line_of_an_array_that_a_call_returns_with_a_weak_type():
+    def step(s):
+        chosen = jnp.where(s > 3, 1.0, 2.0)
+        return chosen
+
+    def program():
+        s, jitted = jnp.float32(1), filter_jit(step)
+        for _ in range(3):
+            s = jitted(s)
+
+    (row,) = rows_of(program)
+    assert row.parts[0].line.line == line_below(step, 1)
+
+
+LIBRARY = """
+import optax
+from eqx_fastjit import filter_jit
+
+def fit(x, optimiser):
+    return step(x, optimiser)
+
+@filter_jit
+def step(x, opt):
+    return opt.init(x)
+
+def make_loss(n):
+    def loss(x):
+        return n * x
+    return loss
+
+@filter_jit
+def evaluate(x, loss):
+    return loss(x)
+"""
+
+
+def test_the_line_of_what_a_library_makes_is_the_users(tmp_path, monkeypatch):
+    """Also where the library calls what is jitted."""
+    package = tmp_path / "library" / "some_models"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(package.parent)
+    import some_models  # pyright: ignore
+
+    def program():
+        for i in range(2):
+            optimiser = optax.adam(0.1)
+            some_models.fit(X, optimiser)
+            loss = some_models.make_loss(i)
+            some_models.evaluate(X, loss)
+
+    rows = rows_of(program)
+    lines = {x.parts[0].rule: x.parts[0].line for x in rows}
+    assert lines["optimiser"][:2] == (__file__, line_below(program, 2))
+    assert lines["function"][:2] == (__file__, line_below(program, 4))

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -171,4 +171,6 @@ def _kind_of_global(position: Position) -> str:
         found = vars(found).get(name)
     if str(getattr(found, "__module__", "")).startswith("jax."):
         return OPERATIONS
+    if isinstance(found, BuiltinFunctionType):
+        return PYTHON
     return JIT if isinstance(found, type(jax.jit(id))) else ""

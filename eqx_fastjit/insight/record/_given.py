@@ -8,6 +8,7 @@ next call of all others. What was read in between, or is kept by anybody, was no
 
 import collections
 import functools
+import itertools
 import sys
 import time
 import weakref
@@ -89,29 +90,38 @@ class Given:
         # What is noted of a call: all that may be gone, of later calls one of each
         # argument in turn.
         self._noted = 0
-        self._left: dict[int, weakref.ref[Any]] = {}
+        self._left: list[tuple[int, weakref.ref[Any]]] = []
+        # The indices of those arguments, while nothing more of them is kept.
+        self._open: list[range] = []
+        self._n_kept = -1
         # Of a call that is looked at, those that have to go in its statement.
         self._watched: set[int] = set()
 
     def check(self) -> None:
         """The next call begins: what is there of the last one was kept."""
-        if self._left or self._watched:
-            kept = [i for i, ref in self._left.items() if ref() is not None]
-            self.kept.update(kept, self._watched)
-            self._left = {}
+        for i, ref in self._left:
+            if ref() is not None:
+                self.kept.add(i)
+        self._left = []
+        if self._watched:
+            self.kept |= self._watched
             self._watched = set()
 
     def note(self, arrays: Sequence[Any]) -> None:
         """A call was given these."""
+        if self._n_kept != len(self.kept) and self.looks >= _LEAST_LOOKS:
+            self._n_kept = len(self.kept)
+            self._open = [x.indices for x in self.donatable]
+        if not self._open:
+            return
+
         self._noted += 1
         n = self._noted
-        for argument in self.arguments:
-            indices = argument.indices
-            if n > _NOTED_WHOLE and indices:
-                indices = indices[n % len(indices) :][:1]
-            for i in indices:
-                if i not in self.kept:
-                    self._left[i] = weakref.ref(arrays[i])
+        if n > _NOTED_WHOLE:
+            indices = [x[n % len(x)] for x in self._open]
+        else:
+            indices = itertools.chain(*self._open)
+        self._left = [(i, weakref.ref(arrays[i])) for i in indices]
 
     def look(
         self,
@@ -136,7 +146,7 @@ class Given:
             elif i not in self.kept:
                 self._watched.add(i)
                 is_gone = functools.partial(self._is_gone, i, chain)
-                self._left[i] = weakref.ref(x, is_gone)
+                self._left.append((i, weakref.ref(x, is_gone)))
 
     def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
         function: Any = self._function()

@@ -236,10 +236,10 @@ def _waits(run: Run) -> Iterator[Row]:
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
     """
-    if run.device is None or run.busy:  # of others' work, waits are not known
+    if run.busy:  # of others' work, waits are not known
         return
 
-    waits, saves = run.waits, run.device.ahead
+    waits, saves = run.waits, run.ahead
     found = [x for x in waits if x.count and not x.decides]
     if not found or saves <= 0:
         return

@@ -142,13 +142,13 @@ def blocks(
         saved = show_seconds(sum(x.saves for x in rest))
         yield "dim", [f"{plural(len(rest), 'more row')} ({saved}): --verbose"]
     yield "", [""]
-    yield "", wrapped(_time(report), columns=columns)
-    if run.device is not None:
-        yield "", wrapped(str(run.device), columns=columns)
+    yield "", wrapped(time_of(report), columns=columns)
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = listed((x.function for x in prices), 3)
-        text = f"What has to be compiled took {seconds}: {names} (--verbose)."
+        text = (
+            f"No row spares the other {seconds} of compilations: {names} (--verbose)."
+        )
         yield "", wrapped(text, columns=columns)
     for note in (_legend(report), *run.notes):
         yield "dim", wrapped(note, columns=columns)
@@ -159,7 +159,7 @@ def blocks(
             yield "", as_text(lines, columns, verbose)
 
 
-def _time(report: Report) -> str:
+def time_of(report: Report) -> str:
     """Where the time went, but for what is less than half a percent."""
     parts = [
         f"{x.label} {show_seconds(x.seconds)} ({_share(report, x)})"
