@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
-from tests.support.modules import Hashed, Holder, Inner, Node
+from tests.support.modules import Hashed, Holder, Inner, Node, Unhashed
 from tests.support.programs import run_program
 
 
@@ -38,18 +38,6 @@ Point = collections.namedtuple("Point", "x y")
 class Config:
     name: str
     sizes: list
-
-
-class Unhashable:
-    """Has an `__eq__` and no hash: the contract's rule 6."""
-
-    def __init__(self, *parts):
-        self.parts = parts
-
-    def __eq__(self, other):
-        return type(other) is Unhashable and self.parts == other.parts
-
-    __hash__ = None
 
 
 class Color(enum.Enum):
@@ -75,7 +63,7 @@ VALUES = {
     "complex": lambda: complex(1, -0.0),
     "set": lambda: {1000, "word" * 3},
     "fields": lambda: Config("word" * 3, [1000]),
-    "state": lambda: Unhashable("word" * 3, 1000),
+    "state": lambda: Unhashed(["word" * 3, 1000]),
 }
 
 
