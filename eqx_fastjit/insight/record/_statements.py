@@ -71,7 +71,7 @@ def statement_at(place: Place) -> Statement:
 
 
 def _named(function: str) -> str:
-    """The innermost function with a name: of a `lambda`, that which it is defined in."""
+    """The innermost function with a name: of a `lambda`, that which defines it."""
     parts = function.split(".")
     while parts and parts[-1].startswith("<"):
         parts.pop()

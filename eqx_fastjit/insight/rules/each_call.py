@@ -42,7 +42,7 @@ EQUINOX = Rule(
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
 TRANSFER = Rule("transfers", "before the loop, if it is the same", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
-BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {cost}")
+BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
@@ -282,7 +282,11 @@ def _waits(run: Run) -> Iterator[Row]:
 
     parts = [_part_of_wait(x) for x in found if x.what != JITTED_CALL]
     if first.what == JITTED_CALL:
-        parts = [_part_of_wait(first)]
+        # What is read after each call would wait in its place.
+        also = [x for x in waits if x.place.function == function and x is not first]
+        reads = [_part_of_wait(x) for x in also if 2 * x.reads > first.reads]
+        calls = _part_of_calls(first, run)
+        parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
     seconds = sum(x.seconds for x in found)
@@ -290,7 +294,19 @@ def _waits(run: Run) -> Iterator[Row]:
 
 
 def _part_of_wait(wait: Wait) -> Part:
-    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
-    cost = f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
-    facts = {"path": wait.what, "cost": cost}
-    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
+    facts = {"path": wait.what, "cost": _cost_of(wait)}
+    return WAITS.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _part_of_calls(wait: Wait, run: Run) -> Part:
+    is_of_equinox = any(x.is_of_equinox for x in run.timed)
+    edit = EQUINOX.edit if is_of_equinox else "asynchronous=True"
+    facts = {"edit": edit, "cost": _cost_of(wait)}
+    return BLOCKING.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _cost_of(wait: Wait) -> str:
+    """How often it waited, and for how long each time."""
+    if not wait.count:
+        return f"{wait.reads} x"
+    return f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
