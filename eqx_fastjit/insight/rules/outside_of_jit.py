@@ -70,8 +70,9 @@ class _Compiled(NamedTuple):
 
 def rows(case: Case) -> Iterator[Row]:
     """What functions of the user's compile outside of jit, then what has to be."""
-    operands = [*_operand_rows(case.run)]
+    operands = [*_operand_rows(case)]
     told = {e for _, spared in operands for e in spared}
+    told.update(e for e in case.run.events if is_operation(e) and e not in case.left)
     others = [e for e in case.run.events if e not in told]
     for row, spared in [*operands, *_operation_rows(others, case.run)]:
         case.spare(row, spared)
@@ -114,10 +115,11 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
     return rows
 
 
-def _operand_rows(run: Run) -> Iterator[tuple[Row, list[Event]]]:
+def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
     """A row for each line with an operation of so many arrays that NumPy is faster."""
+    run = case.run
     by_line: dict[Place, list[Event]] = collections.defaultdict(list)
-    for e in run.events:
+    for e in case.left:
         is_large = run.look(e).operation.n_operands >= _OPERANDS
         if is_operation(e) and is_large and e.frames:
             by_line[e.frames[0]].append(e)
