@@ -45,6 +45,27 @@ def test_operations_outside_of_jit_are_no_other_python():
     assert row.parts[0].what.startswith("(x - jnp.mean(x)) / ")
 
 
+def test_what_statements_of_a_loop_compile_is_in_their_row():
+    """A lambda is in the statement that has it; to read a value is no operation."""
+    step = filter_jit(lambda total, x: total + jnp.sum(x))
+
+    def program():
+        total, x = jnp.zeros(()), jnp.arange(7.0)
+        for _ in range(8000):
+            scaled = jax.tree.map(lambda x: (x - jnp.mean(x)) * 2.0, x)
+            total = step(total, scaled)
+            float(total)
+
+    jax.clear_caches()
+    with insight.doctor() as report:
+        program()
+    (row,) = [x for x in report.rows if x.parts[0].rule.startswith("eager")]
+    (part,) = row.parts
+    assert (row.function, part.rule, part.count) == ("program", "eager-calls", 7999)
+    assert part.what.startswith("scaled = jax.tree.map")
+    assert part.edit == "move into `<lambda>`" and row.compilations >= 3
+
+
 def test_other_python_is_at_its_line():
     with insight.doctor() as report:
         total = sum(i * i for i in range(4_000_000))

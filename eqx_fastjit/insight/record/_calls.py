@@ -65,6 +65,7 @@ class Timed:
         self.is_of_equinox = is_of_equinox(function)
         self.donates = flat.options.donate != "none"
         self.given = Given(function)
+
         self.calls = 0
         # Which of them is to be made alone next.
         self.due = 0
@@ -73,6 +74,7 @@ class Timed:
         # Of the latest calls that were made alone: until the call returned, and until
         # its results were ready.
         self.alone = collections.deque[tuple[float, float]](maxlen=100)
+
         self.numpy_bytes = 0
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
@@ -142,6 +144,7 @@ class Calls(contextlib.ExitStack):
         # Up to each call that compiled nothing, from the one before it, where nothing
         # compiled in between.
         self.seconds = 0.0
+
         self.waits = Waits()
         # Seconds of what is done here beside the calls; of that, for the device.
         self.own_seconds = self.own_waits = 0.0
@@ -150,6 +153,7 @@ class Calls(contextlib.ExitStack):
         self.transfers = self._transferred = 0.0
         self.notes: list[str] = []
         self._timed: dict[int, Timed] = {}
+
         # Whether what waits is not the program, or is known.
         self.is_unseen = False
         # Waits of the program. Had Python not waited, the device had had its next work

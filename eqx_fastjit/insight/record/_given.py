@@ -77,16 +77,19 @@ class Given:
         self.arguments: list[Argument] = []
         # Whether the function itself has arrays, such as a bound method.
         self.has_own_arrays = False
+
         # All that calls were given, with a scalar for each array.
         self.template: Any = ()
         # Shape, dtype and bytes of each array, and of each result.
         self.avals: list[Aval] = []
         self.results: list[Aval] = []
+
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
         # Seconds in which each array of NumPy is moved, when it was last looked at.
         self._moving: dict[int, float] = {}
+
         # What is noted of a call: all that may be gone, of later calls one of each
         # argument in turn.
         self._noted = 0
