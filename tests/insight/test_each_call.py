@@ -1,5 +1,6 @@
 """What each call costs: where the seconds went, donation, and that nothing is left."""
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit, insight
+from tests.support.commands import command
 
 
 def shares(report):
@@ -241,3 +243,34 @@ def test_the_exception_of_the_block_is_never_replaced(monkeypatch, capsys, fails
         os.kill(os.getpid(), signal.SIGINT)
         step(jnp.ones(3))
     assert capsys.readouterr().err.count("no report on this block") == fails
+
+
+USES_EQUINOX = """
+import equinox as eqx
+import jax.numpy as jnp
+
+@eqx.filter_jit
+def first(x):
+    return x + 1
+
+@eqx.filter_jit
+def second(x):
+    return x * 2
+
+x = jnp.ones(3)
+for _ in range(10000):
+    first(x)
+    second(x)
+"""
+
+
+def test_what_the_import_saves_is_one_row(tmp_path):
+    program, report = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(USES_EQUINOX)
+    command("doctor", "--json", report, program)
+    rows = json.loads(report.read_text())["rows"]
+    (row,) = [x for x in rows if x["parts"][0]["rule"] == "equinox-jit"]
+    (part,) = row["parts"]
+    assert {*row["function"].split(", ")} == {"first", "second"}
+    assert (part["count"], row["cost"]) == (2 * 9999, "19,998 calls")
+    assert part["edit"] == "from eqx_fastjit import filter_jit" and row["saves"] > 0

@@ -223,24 +223,30 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
 
 
 def _equinox(case: Case) -> Iterator[Row]:
-    """What Equinox's own `filter_jit` would take longer, which the program calls."""
+    """What Equinox's own `filter_jit` would take longer, which the program calls.
+
+    One import is the edit for all functions.
+    """
+    functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
-        if not timed.is_of_equinox or timed.calls < _LEAST_CALLS:
-            continue
-        is_little = timed.calls * _MOST_OVERHEAD < _least(case)
-        overhead = None if is_little else overhead_of(timed)
-        each = 0.0 if overhead is None else overhead.equinox
-        saves = timed.calls * each
-        if saves >= _least(case):
-            part = EQUINOX.part(
-                {"each": show_seconds(each)},
-                count=timed.calls,
-                saves=saves,
-                gain=saves,
-            )
-            cost = f"{timed.calls:,} calls"
-            name = timed.function.name
-            yield Row(name, (part,), timed.line, cost=cost, saves=saves, about=True)
+        if timed.is_of_equinox:
+            functions[timed.function.key()].append(timed)
+
+    found: list[tuple[Timed, int, float]] = []
+    for several in functions.values():
+        main = max(several, key=lambda x: x.calls)
+        calls = sum(x.calls for x in several)
+        if calls * _MOST_OVERHEAD >= case.limit and (overhead := overhead_of(main)):
+            found.append((main, calls, calls * overhead.equinox))
+
+    found.sort(key=lambda x: -x[2])
+    saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
+    if found and saves >= case.limit:
+        facts = {"each": show_seconds(saves / n)}
+        part = EQUINOX.part(facts, count=n, saves=saves, gain=saves)
+        names = listed((x.function.name for x, *_ in found), 3)
+        line, cost = found[0][0].line, f"{n:,} calls"
+        yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
 
 
 # --- donation ---
