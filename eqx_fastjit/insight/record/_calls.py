@@ -75,7 +75,6 @@ class Timed:
         # its results were ready.
         self.alone = collections.deque[tuple[float, float]](maxlen=100)
 
-        self.numpy_bytes = 0
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
         # The index of the smallest result, and its type, which is no tracer's.
@@ -207,9 +206,7 @@ class Calls(contextlib.ExitStack):
         flat = specialization.flat
         timed = self._timed.get(id(flat))
         if timed is None or timed.flat() is not flat or timed.is_close or began is None:
-            return self._call_closely(
-                jitted, specialization, values, arrays, numpy_bytes, began
-            )
+            return self._call_closely(jitted, specialization, values, arrays, began)
 
         timed.given.check()
         out = jitted(*arrays)
@@ -220,7 +217,6 @@ class Calls(contextlib.ExitStack):
             elif type(out) is list and type(out[timed.smallest]) is timed.kind:
                 self.result = out[timed.smallest]
                 timed.calls += 1
-                timed.numpy_bytes += numpy_bytes
                 timed.seconds += returned - began - self._transferred
                 self.seconds += returned - (self.ended or began)
                 self.ended = returned
@@ -237,7 +233,6 @@ class Calls(contextlib.ExitStack):
         specialization: Any,
         values: tuple[Any, ...],
         arrays: tuple[Any, ...],
-        numpy_bytes: int,
         began: float | None,
     ) -> Any:
         """Make a call, look at what it is given, and maybe wait for the device."""
@@ -253,7 +248,6 @@ class Calls(contextlib.ExitStack):
 
         self.own_seconds += start - before
         if timed is not None:
-            timed.numpy_bytes += numpy_bytes
             seconds += returned - start
             self._after(timed, values, arrays, out, seconds, before)
             self.own_seconds += time.perf_counter() - returned
