@@ -261,7 +261,10 @@ def test_what_waits_has_a_row(loop, rule, function):
     rows = [row for row in report.rows if row.parts[0].rule in WHATS]
     assert len(rows) == (rule is not None)
     for row in rows:
-        (part,) = row.parts
+        part, *reads = row.parts
+        # What is read in each step would wait instead of the call.
+        reading = ["float(x)"] if rule == "blocking-call" else []
+        assert [(x.path, x.gain) for x in reads] == [(x, None) for x in reading]
         assert (part.rule, row.function, row.about) == (rule, function, True)
         assert part.what.startswith(f"{WHATS[rule]} {part.count} x ")
         assert STEPS / 2 < part.count <= STEPS and row.line == part.line

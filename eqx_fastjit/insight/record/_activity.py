@@ -48,6 +48,11 @@ _JITTING = (
 )
 _TRACING = (*_JITTING, _traced.__file__)
 _MOVING = ("asarray", "array", "device_put")
+# Methods of arrays by which Python reads a value. (The wait is known exactly.)
+_READING = {
+    *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__array__"),
+    *("item", "tolist", "__format__", "__str__", "__repr__"),
+}
 # The seconds of what is in this file are known exactly.
 _KNOWN = _calls.__file__
 _WAITING = _blocking._wait_for.__code__  # pyright: ignore
@@ -130,6 +135,8 @@ def kind_of(
         return DISPATCH if user else PYTHON
     if files and files[0] in _JITTING:
         return JIT
+    if files and files[0].startswith(_JAX) and inside[0].co_name in _READING:
+        return PYTHON
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in _MOVING
         return TRANSFERS if is_moved else OPERATIONS

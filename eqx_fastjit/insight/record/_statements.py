@@ -56,12 +56,26 @@ def expression_of(position: Position) -> ast.expr | None:
 @functools.lru_cache(maxsize=1 << 16)
 def statement_of(position: Position) -> Statement:
     """The statement of a position; a line alone where there is no source."""
-    place = place_of(position)
+    return statement_at(place_of(position))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def statement_at(place: Place) -> Statement:
+    """The statement of a line; the line alone where there is no source."""
     module = next(iter(nodes_in(place.file)), None)
+    function = _named(place.function)
     found = None if module is None else _statements_in(module).get(place.line)
     if found is None:
         return Statement(place)
-    return found._replace(place=place._replace(line=found.place.line))
+    return found._replace(place=Place(place.file, found.place.line, function))
+
+
+def _named(function: str) -> str:
+    """The innermost function with a name: of a `lambda`, that which defines it."""
+    parts = function.split(".")
+    while parts and parts[-1].startswith("<"):
+        parts.pop()
+    return ".".join(parts) or "<module>"
 
 
 def _location(position: Position) -> tuple[int | None, ...]:

@@ -12,10 +12,6 @@ from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._statements import Statement
 
 
-# The share of what a loop does of one kind below which a statement is not told.
-_LITTLE = 0.03
-
-
 class CallsAt(NamedTuple):
     """Calls of a function by one statement."""
 
@@ -63,11 +59,9 @@ class Loop:
         """The seconds of one kind."""
         return sum(x.seconds for x in self.activities if x.kind == kind)
 
-    def main_of(self, kind: str) -> list[Activity]:
-        """What is of one kind, but for what takes little of its seconds."""
-        least = _LITTLE * self.seconds(kind)
-        found = (x for x in self.activities if x.kind == kind)
-        return [x for x in found if x.seconds >= least]
+    def of(self, kind: str) -> list[Activity]:
+        """What is of one kind."""
+        return [x for x in self.activities if x.kind == kind]
 
 
 def loops_of(run: Run) -> list[Loop]:

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,14 +15,17 @@ from eqx_fastjit.insight.record._activity import (
     TRANSFERS,
 )
 from eqx_fastjit.insight.record._calls import Timed
+from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import Statement
+from eqx_fastjit.insight.record._statements import Statement, statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
+from eqx_fastjit.insight.record._why import is_operation
 
 from ._rules import Case, Part, Row, Rule
 from ._steady import CallsAt, Loop, loops_of
+from .outside_of_jit import program_key, seconds_as_one
 
 
 EAGER = Rule("eager-calls", "{into}", "{statement}")
@@ -39,12 +42,14 @@ EQUINOX = Rule(
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
 TRANSFER = Rule("transfers", "before the loop, if it is the same", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
-BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {cost}")
+BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
 # Seconds, of some 25 samples.
 _LEAST_SECONDS = 0.25
+# The share of what a row saves below which a statement is not told.
+_LITTLE = 0.03
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that are asked for: it takes some to measure.
@@ -91,19 +96,35 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         into = f"move into `{loop.main.name}`"
 
     parts: list[Part] = []
-    for x in loop.main_of(OPERATIONS):
+    spared: list[Event] = []
+    for x in loop.of(OPERATIONS):
         copies = ".at[" in x.statement.text
         saves = x.seconds if copies else x.seconds - x.computing
+        # They are not compiled by themselves then.
+        compiled = [e for e in case.left if is_operation(e) and _is_at(e, x.statement)]
+        if compiled:
+            together = seconds_as_one(compiled, case.run)
+            saves += max(0.0, sum(case.left[e] for e in compiled) - together)
+            spared += compiled
         edit = f"{into} with donate, or NumPy" if copies else into
         facts = {"statement": x.statement.text, "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
-    yield from _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case)
+
+    for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case, spared):
+        case.spare(row, spared)
+        yield row
+
+
+def _is_at(event: Event, statement: Statement) -> bool:
+    """Whether a statement has compiled something."""
+    lines = (statement_at(x).place for x in event.frames)
+    return any(x[:2] == statement.place[:2] for x in lines)
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
     """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
     parts: list[Part] = []
-    for x in loop.main_of(TRANSFERS):
+    for x in loop.of(TRANSFERS):
         facts = {"statement": x.statement.text}
         parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
@@ -114,9 +135,16 @@ def _part(rule: Rule, facts: Any, at: Statement, saves: float, count: int) -> Pa
 
 
 def _row(
-    loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
+    loop: Loop,
+    parts: list[Part],
+    seconds: float,
+    count: int,
+    case: Case,
+    compiled: Sequence[Event] = (),
 ) -> Iterator[Row]:
     """The row of a loop, what saves most first, if that is enough."""
+    all_saves = sum(x.saves for x in parts)
+    parts = [x for x in parts if x.saves > _LITTLE * all_saves]
     parts.sort(key=lambda x: -x.saves)
     saves = sum(x.saves for x in parts)
     if saves < _least(case):
@@ -126,9 +154,11 @@ def _row(
         tuple(parts),
         parts[0].line,
         cost=_cost(seconds, count, case.run),
-        seconds=seconds,
+        seconds=seconds + sum(x.seconds for x in compiled),
         saves=saves,
         about=True,
+        compilations=len(compiled),
+        programs=len({*map(program_key, compiled)}),
     )
 
 
@@ -252,7 +282,11 @@ def _waits(run: Run) -> Iterator[Row]:
 
     parts = [_part_of_wait(x) for x in found if x.what != JITTED_CALL]
     if first.what == JITTED_CALL:
-        parts = [_part_of_wait(first)]
+        # What is read after each call would wait in its place.
+        also = [x for x in waits if x.place.function == function and x is not first]
+        reads = [_part_of_wait(x) for x in also if 2 * x.reads > first.reads]
+        calls = _part_of_calls(first, run)
+        parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
     seconds = sum(x.seconds for x in found)
@@ -260,7 +294,19 @@ def _waits(run: Run) -> Iterator[Row]:
 
 
 def _part_of_wait(wait: Wait) -> Part:
-    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
-    cost = f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
-    facts = {"path": wait.what, "cost": cost}
-    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
+    facts = {"path": wait.what, "cost": _cost_of(wait)}
+    return WAITS.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _part_of_calls(wait: Wait, run: Run) -> Part:
+    is_of_equinox = any(x.is_of_equinox for x in run.timed)
+    edit = EQUINOX.edit if is_of_equinox else "asynchronous=True"
+    facts = {"edit": edit, "cost": _cost_of(wait)}
+    return BLOCKING.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _cost_of(wait: Wait) -> str:
+    """How often it waited, and for how long each time."""
+    if not wait.count:
+        return f"{wait.reads} x"
+    return f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"

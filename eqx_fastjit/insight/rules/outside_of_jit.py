@@ -140,7 +140,7 @@ def _operand_rows(run: Run) -> Iterator[tuple[Row, list[Event]]]:
         yield row, events
 
 
-def _left(events: Collection[Event], run: Run) -> float:
+def seconds_as_one(events: Collection[Event], run: Run) -> float:
     """About what one program takes in place of these operations.
 
     By what an equation takes in this run, those in the bodies of loops included.
@@ -211,7 +211,7 @@ def _row(
     saves = sum(e.seconds for e in again)
     if is_whole:
         rest = [e for e in every if e not in again]
-        saves += max(0.0, sum(e.seconds for e in rest) - _left(rest, run))
+        saves += max(0.0, sum(e.seconds for e in rest) - seconds_as_one(rest, run))
     is_other = bool(again) and not is_same
     shown = [shortened(x, 40) for x in values[:2]]
     facts = {
