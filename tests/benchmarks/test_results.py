@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import plot, results_file, table
+from benchmarks import results_file, table
 from benchmarks.results_file import dumps, new_results
 
 
@@ -52,11 +52,3 @@ def test_a_median_whose_interval_is_wider_than_itself_is_not_shown():
     assert table.ratio_cell({"ours": noise, "jit": ones}, "jit") == dash
     # No ratio is shown of what was not measured, though they agree in each round.
     assert table.ratio_cell({"ours": noise, "jit": noise}, "jit") == dash
-
-
-def test_figures(results, tmp_path):
-    plot.save_figures({"cpu": results}, tmp_path)
-    assert {x.name for x in tmp_path.iterdir()} == {"calls.svg", "calls-dark.svg"}
-    # Matplotlib puts each text into a comment.
-    for text in ("equinox, CPU", "1.00", "jax.jit, CPU", "0.10", "0.08"):
-        assert f"<!-- {text} -->" in (tmp_path / "calls.svg").read_text()

@@ -72,7 +72,7 @@ class OneHash(float):
 
 @pytest.mark.parametrize("static", [int, OneHash])
 def test_a_full_cache_is_emptied(monkeypatch, static):
-    """More signatures than a function keeps are traced anew, with the right results."""
+    """Signatures beyond those that are kept are traced again, with right results."""
     monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 3)
     f, traces = count_traces(lambda x, n: x + float(n))
     numbers = [1, 2, 3, 1, 4, 4, 1, 2]
@@ -96,7 +96,7 @@ def test_calls_that_fail_take_no_room(monkeypatch):
 
 
 def test_a_static_that_cannot_be_read_any_more():
-    """It was changed after its trace: other calls are traced anew."""
+    """It was changed after its trace: other calls are traced again."""
 
     def config():
         return collections.defaultdict(int, {1: 2})

@@ -795,7 +795,7 @@ def line_below(function, n):
 
 
 def test_one_edit_of_an_array_for_two_functions_is_one_row():
-    """A weak type is mended where the variable is assigned."""
+    """A weak type is fixed where the variable is assigned."""
 
     @filter_jit
     def scale(s, x):

@@ -44,7 +44,7 @@ class Color(enum.Enum):
     RED = 1
 
 
-# A value for each reader, made anew.
+# Makes a value for each reader.
 VALUES = {
     "array": lambda: jnp.ones(3),
     "scalar": lambda: np.float32(2.5),
@@ -122,7 +122,7 @@ def test_an_argument(name):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_static_field(name):
-    """The same value, and an equal one that is made anew and compared."""
+    """The same value, and an equal one that is created and compared."""
     value, f = VALUES[name](), filter_jit(lambda m: (m.x, m))
     held = Holder(X, value)
     check_references(lambda: f(held), held, vars(held), *parts_of(value), X, f)

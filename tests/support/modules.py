@@ -22,7 +22,7 @@ class Inner(eqx.Module):
 
 
 class Node:
-    """A registered node with children and aux data, and no flatten of ours."""
+    """A registered node with children and aux data, and no special reader."""
 
     def __init__(self, children, aux=None):
         self.children = children
