@@ -89,8 +89,8 @@ class Given:
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
-        # Seconds in which each array of NumPy was moved in the last call that was looked
-        # at; what tells these from others; whether any call had others.
+        # Of the latest call that was looked at: seconds in which each array of NumPy is
+        # moved, and what tells these from others. And whether any call had others.
         self._moving: dict[int, float] = {}
         self._numpy: list[Any] | None = None
         self.numpy_changes = False

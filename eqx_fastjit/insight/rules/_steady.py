@@ -53,7 +53,12 @@ class Loop:
     @property
     def count(self) -> int:
         """How often it ran; 0 if that is not known."""
-        return self.main.calls if self.main is not None else 0
+        if self.main is None:
+            return 0
+        # A function may have several specializations.
+        main = self.main.name, self.main.statement.place
+        calls = (x for x in self.calls if (x.name, x.statement.place) == main)
+        return sum(x.calls for x in calls)
 
     def seconds(self, kind: str) -> float:
         """The seconds of one kind."""
