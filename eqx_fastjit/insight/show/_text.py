@@ -47,7 +47,8 @@ def lines_of(row: Row) -> list[Line]:
         saves = show_bytes(row.bytes)
     title = f"{row.function}: {row.cost}" if row.cost else row.function
     if row.compilations > 1:
-        title += f": {plural(row.compilations, 'compilation')}"
+        title += "; " if row.cost else ": "
+        title += f"{plural(row.compilations, 'compilation')}"
         title += f" of {plural(row.programs, 'program')}" if row.programs else ""
     lines = [Line("wrong" if row.is_wrong else saves, title, place=row.line)]
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
