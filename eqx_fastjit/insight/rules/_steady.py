@@ -46,9 +46,9 @@ class Loop:
 
     @functools.cached_property
     def main(self) -> CallsAt | None:
-        """The jitted calls that tell how often it ran, if there are any."""
+        """The jitted calls that take longest of those in each iteration, if any are."""
         always = [x for x in self.calls if not x.statement.is_conditional]
-        return max(always, key=lambda x: x.calls, default=None)
+        return max(always, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property
     def count(self) -> int:
