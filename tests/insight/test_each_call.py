@@ -1,5 +1,6 @@
 """What each call costs: where the seconds went, donation, and that nothing is left."""
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit, insight
+from tests.support.commands import command
 
 
 def shares(report):
@@ -43,6 +45,27 @@ def test_operations_outside_of_jit_are_no_other_python():
     assert shares(report)[0] == "operations"
     (row,) = [x for x in report.findings if x.parts[0].rule == "eager-calls"]
     assert row.parts[0].what.startswith("(x - jnp.mean(x)) / ")
+
+
+def test_what_statements_of_a_loop_compile_is_in_their_row():
+    """A lambda is in the statement that has it; to read a value is no operation."""
+    step = filter_jit(lambda total, x: total + jnp.sum(x))
+
+    def program():
+        total, x = jnp.zeros(()), jnp.arange(7.0)
+        for _ in range(8000):
+            scaled = jax.tree.map(lambda x: (x - jnp.mean(x)) * 2.0, x)
+            total = step(total, scaled)
+            float(total)
+
+    jax.clear_caches()
+    with insight.doctor() as report:
+        program()
+    (row,) = [x for x in report.rows if x.parts[0].rule.startswith("eager")]
+    (part,) = row.parts
+    assert (row.function, part.rule, part.count) == ("program", "eager-calls", 7999)
+    assert part.what.startswith("scaled = jax.tree.map")
+    assert part.edit == "move into `<lambda>`" and row.compilations >= 3
 
 
 def test_other_python_is_at_its_line():
@@ -220,3 +243,34 @@ def test_the_exception_of_the_block_is_never_replaced(monkeypatch, capsys, fails
         os.kill(os.getpid(), signal.SIGINT)
         step(jnp.ones(3))
     assert capsys.readouterr().err.count("no report on this block") == fails
+
+
+USES_EQUINOX = """
+import equinox as eqx
+import jax.numpy as jnp
+
+@eqx.filter_jit
+def first(x):
+    return x + 1
+
+@eqx.filter_jit
+def second(x):
+    return x * 2
+
+x = jnp.ones(3)
+for _ in range(10000):
+    first(x)
+    second(x)
+"""
+
+
+def test_what_the_import_saves_is_one_row(tmp_path):
+    program, report = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(USES_EQUINOX)
+    command("doctor", "--json", report, program)
+    rows = json.loads(report.read_text())["rows"]
+    (row,) = [x for x in rows if x["parts"][0]["rule"] == "equinox-jit"]
+    (part,) = row["parts"]
+    assert {*row["function"].split(", ")} == {"first", "second"}
+    assert (part["count"], row["cost"]) == (2 * 9999, "19,998 calls")
+    assert part["edit"] == "from eqx_fastjit import filter_jit" and row["saves"] > 0

@@ -67,8 +67,10 @@ class Activity(NamedTuple):
     # The first line of that loop, if there is one.
     loop: Place | None
     seconds: float
-    # Of these, those in C for long: there it computes.
+    # Of these, those in C for long, where it computes; and those in which an array is
+    # copied to set a part of it.
     computing: float = 0.0
+    copying: float = 0.0
 
 
 def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
@@ -80,7 +82,7 @@ def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
     statements = [statement_of(x) for x in stack]
     for statement in statements:
         if statement.loop:
-            return statement, statement.place._replace(line=statement.loop)
+            return statement, statement.around
     return statements[0], None
 
 
@@ -96,15 +98,20 @@ def activities(
     """
     ours, others = {*ours}, {*others}
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
-    computing = seconds.copy()
+    computing, copying = seconds.copy(), seconds.copy()
     for (positions, is_in_c), took in samples.items():
         users = [x for x in positions if is_users_code(x.code)]
         kind = kind_of(positions, ours, others)
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
             seconds[kind, statement, loop] += took
-            computing[kind, statement, loop] += took * is_in_c
-    return [Activity(*what, took, computing[what]) for what, took in seconds.items()]
+            copies = any(".at[" in statement_of(x).text for x in users)
+            computing[kind, statement, loop] += took * (is_in_c and not copies)
+            copying[kind, statement, loop] += took * copies
+    return [
+        Activity(*what, took, computing[what], copying[what])
+        for what, took in seconds.items()
+    ]
 
 
 _NOWHERE = Statement(Place("", 0, ""))

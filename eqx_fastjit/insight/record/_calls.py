@@ -65,6 +65,7 @@ class Timed:
         self.is_of_equinox = is_of_equinox(function)
         self.donates = flat.options.donate != "none"
         self.given = Given(function)
+
         self.calls = 0
         # Which of them is to be made alone next.
         self.due = 0
@@ -73,7 +74,7 @@ class Timed:
         # Of the latest calls that were made alone: until the call returned, and until
         # its results were ready.
         self.alone = collections.deque[tuple[float, float]](maxlen=100)
-        self.numpy_bytes = 0
+
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
         # The index of the smallest result, and its type, which is no tracer's.
@@ -142,6 +143,7 @@ class Calls(contextlib.ExitStack):
         # Up to each call that compiled nothing, from the one before it, where nothing
         # compiled in between.
         self.seconds = 0.0
+
         self.waits = Waits()
         # Seconds of what is done here beside the calls; of that, for the device.
         self.own_seconds = self.own_waits = 0.0
@@ -150,6 +152,7 @@ class Calls(contextlib.ExitStack):
         self.transfers = self._transferred = 0.0
         self.notes: list[str] = []
         self._timed: dict[int, Timed] = {}
+
         # Whether what waits is not the program, or is known.
         self.is_unseen = False
         # Waits of the program. Had Python not waited, the device had had its next work
@@ -203,9 +206,7 @@ class Calls(contextlib.ExitStack):
         flat = specialization.flat
         timed = self._timed.get(id(flat))
         if timed is None or timed.flat() is not flat or timed.is_close or began is None:
-            return self._call_closely(
-                jitted, specialization, values, arrays, numpy_bytes, began
-            )
+            return self._call_closely(jitted, specialization, values, arrays, began)
 
         timed.given.check()
         out = jitted(*arrays)
@@ -216,7 +217,6 @@ class Calls(contextlib.ExitStack):
             elif type(out) is list and type(out[timed.smallest]) is timed.kind:
                 self.result = out[timed.smallest]
                 timed.calls += 1
-                timed.numpy_bytes += numpy_bytes
                 timed.seconds += returned - began - self._transferred
                 self.seconds += returned - (self.ended or began)
                 self.ended = returned
@@ -233,7 +233,6 @@ class Calls(contextlib.ExitStack):
         specialization: Any,
         values: tuple[Any, ...],
         arrays: tuple[Any, ...],
-        numpy_bytes: int,
         began: float | None,
     ) -> Any:
         """Make a call, look at what it is given, and maybe wait for the device."""
@@ -249,7 +248,6 @@ class Calls(contextlib.ExitStack):
 
         self.own_seconds += start - before
         if timed is not None:
-            timed.numpy_bytes += numpy_bytes
             seconds += returned - start
             self._after(timed, values, arrays, out, seconds, before)
             self.own_seconds += time.perf_counter() - returned

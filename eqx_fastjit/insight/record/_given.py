@@ -29,6 +29,8 @@ from ._statements import statement_of, users_frames
 
 # Bytes of an array of NumPy from which on it matters that it is moved.
 _LEAST_BYTES = 1 << 16
+# Elements of one that are compared.
+_BEGINNING = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
 # Calls of which all arrays are noted. Of later ones that takes too long.
@@ -77,16 +79,22 @@ class Given:
         self.arguments: list[Argument] = []
         # Whether the function itself has arrays, such as a bound method.
         self.has_own_arrays = False
+
         # All that calls were given, with a scalar for each array.
         self.template: Any = ()
         # Shape, dtype and bytes of each array, and of each result.
         self.avals: list[Aval] = []
         self.results: list[Aval] = []
+
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
-        # Seconds in which each array of NumPy is moved, when it was last looked at.
+        # Of the latest call that was looked at: seconds in which each array of NumPy is
+        # moved, and what tells these from others. And whether any call had others.
         self._moving: dict[int, float] = {}
+        self._numpy: list[Any] | None = None
+        self.numpy_changes = False
+
         # What is noted of a call: all that may be gone, of later calls one of each
         # argument in turn.
         self._noted = 0
@@ -201,6 +209,9 @@ class Given:
         """How long it takes to move the arrays of NumPy among these."""
         leaves = jax.tree_util.tree_leaves(values)
         arrays = [x for x in leaves if _is_array(x)]
+        given = [(id(x), _beginning(x)) for x in arrays if not isinstance(x, jax.Array)]
+        self.numpy_changes |= self._numpy not in (None, given)
+        self._numpy = given
         for i, x in enumerate(arrays):
             if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES:
                 self._moving[i] = _seconds_to_move(x)
@@ -213,6 +224,11 @@ class Given:
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def _beginning(x: Any) -> bytes:
+    """What an array of NumPy begins with, which may be written to."""
+    return x.flat[:_BEGINNING].tobytes()
 
 
 def _aval(x: Any) -> Aval:

@@ -27,6 +27,11 @@ class Statement(NamedTuple):
     # Whether nothing of its function runs after it.
     is_last: bool = False
 
+    @property
+    def around(self) -> Place:
+        """The first line of that loop."""
+        return self.place._replace(line=self.loop)
+
 
 is_users_code = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
 

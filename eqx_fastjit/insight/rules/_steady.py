@@ -46,14 +46,19 @@ class Loop:
 
     @functools.cached_property
     def main(self) -> CallsAt | None:
-        """The jitted calls that tell how often it ran, if there are any."""
+        """The jitted calls that take longest of those in each iteration, if any are."""
         always = [x for x in self.calls if not x.statement.is_conditional]
-        return max(always, key=lambda x: x.calls, default=None)
+        return max(always, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property
     def count(self) -> int:
         """How often it ran; 0 if that is not known."""
-        return self.main.calls if self.main is not None else 0
+        if self.main is None:
+            return 0
+        # A function may have several specializations.
+        main = self.main.name, self.main.statement.place
+        calls = (x for x in self.calls if (x.name, x.statement.place) == main)
+        return sum(x.calls for x in calls)
 
     def seconds(self, kind: str) -> float:
         """The seconds of one kind."""

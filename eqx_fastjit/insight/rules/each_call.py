@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -96,35 +96,67 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         into = f"move into `{loop.main.name}`"
 
     parts: list[Part] = []
-    spared: list[Event] = []
+    transfers = {x.statement: x.seconds for x in loop.of(TRANSFERS)}
     for x in loop.of(OPERATIONS):
-        copies = ".at[" in x.statement.text
-        saves = x.seconds if copies else x.seconds - x.computing
-        # They are not compiled by themselves then.
-        compiled = [e for e in case.left if is_operation(e) and _is_at(e, x.statement)]
-        if compiled:
-            together = seconds_as_one(compiled, case.run)
-            saves += max(0.0, sum(case.left[e] for e in compiled) - together)
-            spared += compiled
-        edit = f"{into} with donate, or NumPy" if copies else into
+        # What it makes of numbers, say, is made within as well.
+        saves = x.seconds - x.computing + transfers.get(x.statement, 0.0)
+        edit = into
+        if 2 * x.copying > x.seconds:
+            edit = f"{into} with donate, or NumPy"
         facts = {"statement": x.statement.text, "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
 
-    for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case, spared):
-        case.spare(row, spared)
-        yield row
+    for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case):
+        yield _with_compilations(row, loop, case)
 
 
-def _is_at(event: Event, statement: Statement) -> bool:
-    """Whether a statement has compiled something."""
-    lines = (statement_at(x).place for x in event.frames)
-    return any(x[:2] == statement.place[:2] for x in lines)
+def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
+    """What its statements compile is not compiled by itself, either."""
+    compiled = _compiled_in(loop, case)
+    parts: list[Part] = []
+    spared: list[Event] = []
+    for part in row.parts:
+        if part.line and (events := compiled.get(part.line[:2])):
+            together = seconds_as_one(events, case.run)
+            more = max(0.0, sum(case.left[e] for e in events) - together)
+            saves = part.saves + more
+            part = dataclasses.replace(part, saves=saves, gain=saves)
+            spared += events
+        parts.append(part)
+
+    parts.sort(key=lambda x: -x.saves)
+    row = dataclasses.replace(
+        row,
+        parts=tuple(parts),
+        seconds=row.seconds + sum(e.seconds for e in spared),
+        saves=sum(x.saves for x in parts),
+        compilations=len(spared),
+        programs=len({*map(program_key, spared)}),
+    )
+    case.spare(row, spared)
+    return row
+
+
+def _compiled_in(loop: Loop, case: Case) -> dict[object, list[Event]]:
+    """The operations that a loop has compiled, by file and line of its statements."""
+    found: dict[object, list[Event]] = collections.defaultdict(list)
+    for event in filter(is_operation, case.left):
+        if case.run.look(event).operation.is_making:
+            continue
+        statements = (x for x in map(statement_at, event.frames) if x.loop)
+        innermost = next(statements, None)
+        if innermost is not None and innermost.around == loop.place:
+            found[innermost.place[:2]].append(event)
+    return found
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
     """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
     parts: list[Part] = []
+    told = {x.statement for x in loop.of(OPERATIONS)}
     for x in loop.of(TRANSFERS):
+        if x.statement in told:
+            continue
         facts = {"statement": x.statement.text}
         parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
@@ -135,12 +167,7 @@ def _part(rule: Rule, facts: Any, at: Statement, saves: float, count: int) -> Pa
 
 
 def _row(
-    loop: Loop,
-    parts: list[Part],
-    seconds: float,
-    count: int,
-    case: Case,
-    compiled: Sequence[Event] = (),
+    loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
 ) -> Iterator[Row]:
     """The row of a loop, what saves most first, if that is enough."""
     all_saves = sum(x.saves for x in parts)
@@ -154,11 +181,9 @@ def _row(
         tuple(parts),
         parts[0].line,
         cost=_cost(seconds, count, case.run),
-        seconds=seconds + sum(x.seconds for x in compiled),
+        seconds=seconds,
         saves=saves,
         about=True,
-        compilations=len(compiled),
-        programs=len({*map(program_key, compiled)}),
     )
 
 
@@ -175,7 +200,7 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     seconds = call.seconds + loop.seconds(DISPATCH)
     reads = sum(x.reads for x in case.run.waits if x.decides)
     decides = call.statement.is_conditional or 2 * reads > count
-    is_given = timed.numpy_bytes > 0 or loop.seconds(TRANSFERS) > 0
+    is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
         return
@@ -198,24 +223,30 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
 
 
 def _equinox(case: Case) -> Iterator[Row]:
-    """What Equinox's own `filter_jit` would take longer, which the program calls."""
+    """What Equinox's own `filter_jit` would take longer, which the program calls.
+
+    One import is the edit for all functions.
+    """
+    functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
-        if not timed.is_of_equinox or timed.calls < _LEAST_CALLS:
-            continue
-        is_little = timed.calls * _MOST_OVERHEAD < _least(case)
-        overhead = None if is_little else overhead_of(timed)
-        each = 0.0 if overhead is None else overhead.equinox
-        saves = timed.calls * each
-        if saves >= _least(case):
-            part = EQUINOX.part(
-                {"each": show_seconds(each)},
-                count=timed.calls,
-                saves=saves,
-                gain=saves,
-            )
-            cost = f"{timed.calls:,} calls"
-            name = timed.function.name
-            yield Row(name, (part,), timed.line, cost=cost, saves=saves, about=True)
+        if timed.is_of_equinox:
+            functions[timed.function.key()].append(timed)
+
+    found: list[tuple[Timed, int, float]] = []
+    for several in functions.values():
+        main = max(several, key=lambda x: x.calls)
+        calls = sum(x.calls for x in several)
+        if calls * _MOST_OVERHEAD >= case.limit and (overhead := overhead_of(main)):
+            found.append((main, calls, calls * overhead.equinox))
+
+    found.sort(key=lambda x: -x[2])
+    saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
+    if found and saves >= case.limit:
+        facts = {"each": show_seconds(saves / n)}
+        part = EQUINOX.part(facts, count=n, saves=saves, gain=saves)
+        names = listed((x.function.name for x, *_ in found), 3)
+        line, cost = found[0][0].line, f"{n:,} calls"
+        yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
 
 
 # --- donation ---
