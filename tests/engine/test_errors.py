@@ -277,25 +277,3 @@ def test_tracebacks_begin_with_the_users_code():
     files = {str(entry.path) for entry in info.traceback}
     own = {file.rpartition("/")[2] for file in files if "eqx_fastjit/_" in file}
     assert own <= {"_reference.py"}  # which is above JAX, where the extension is not
-
-
-# --- statics that cannot be compared ---
-
-
-class EqIsAnArray:
-    """Its `==` returns no truth value."""
-
-    def __eq__(self, other):
-        return np.array([True, False])
-
-    def __hash__(self):
-        return 0
-
-
-def test_the_error_names_the_argument_that_cannot_be_compared():
-    f = filter_jit(lambda x, options: x)
-    f(X, {"first": 1, "kind": (EqIsAnArray(),)})
-    with pytest.raises(ValueError, match="ambiguous") as info:
-        f(X, {"first": 1, "kind": (EqIsAnArray(),)})
-    (note,) = info.value.__notes__
-    assert "EqIsAnArray.__eq__" in note and "`options`" in note

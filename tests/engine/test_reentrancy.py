@@ -124,6 +124,15 @@ def test_an_eq_that_raises(cls, place):
     assert f(*args) == 4
 
 
+def test_the_error_names_the_argument_that_cannot_be_compared():
+    f = filter_jit(lambda x, options: x)
+    f(X, {"first": 1, "kind": (EqIsAnArray(),)})
+    with pytest.raises(ValueError, match="ambiguous") as info:
+        f(X, {"first": 1, "kind": (EqIsAnArray(),)})
+    (note,) = info.value.__notes__
+    assert "EqIsAnArray.__eq__" in note and "`options`" in note
+
+
 @pytest.mark.parametrize("place", ["argument", "field", "list", "Module"])
 def test_a_hash_that_raises(place):
     """Such a static is compared by its state."""

@@ -197,78 +197,53 @@ def test_a_name_of_jax_that_is_gone_is_said(monkeypatch):
 # --- the row ---
 
 STEPS = 20
+NEVER = STEPS + 1
 step = filter_jit(lambda x: late(x, 2))
 blocking = filter_jit(lambda x: late(x, 2), asynchronous=False)
 
 
-def in_each_step(x, f=step):
-    for _ in range(STEPS):
-        x = f(x)
-        float(x)
-        time.sleep(1e-2)
-
-
-def in_a_call(x):
-    in_each_step(x, blocking)
-
-
-def decides(x, every=1, f=step):
-    for i in range(STEPS):
+def train(x, f=step, every=NEVER, test=lambda x: None):
+    """Reads a number in each step, and an integer in some of them."""
+    for i in range(1, NEVER):
         x = f(x)
         if i % every == 0:
             int(x.astype(int))
-        float(x)
-        time.sleep(1e-2)
-
-
-def decides_in_a_call(x):
-    decides(x, f=blocking)
-
-
-def decides_seldom(x):
-    decides(x, 10)
-
-
-def decides_elsewhere(x):
-    def test(x):
-        return int(x.astype(int))
-
-    for _ in range(STEPS):
-        x = step(x)
         float(x)
         test(x)
         time.sleep(1e-2)
 
 
+def decide(x):
+    return int(x.astype(int))
+
+
 @pytest.mark.parametrize(
-    ("loop", "rule", "function"),
+    ("rule", "options"),
     [
-        (in_each_step, "waits", "in_each_step"),
-        (in_a_call, "blocking-call", "in_each_step"),
-        # What is read in each step decides what comes next.
-        (decides, None, ""),
-        (decides_in_a_call, None, ""),
-        (decides_seldom, "waits", "decides"),
-        (decides_elsewhere, "waits", "decides_elsewhere"),
+        ("waits", {}),
+        ("blocking-call", {"f": blocking}),
+        # What is read in each step decides what comes next; not what another one reads.
+        (None, {"every": 1}),
+        (None, {"every": 1, "f": blocking}),
+        ("waits", {"every": 10}),
+        ("waits", {"test": decide}),
     ],
 )
-def test_what_waits_has_a_row(loop, rule, function):
+def test_what_waits_has_a_row(rule, options):
     """Of what takes longest; it saves what running ahead does, not what is waited."""
+    whats = {"waits": "float(x)", "blocking-call": "calls that block"}
     x = jnp.ones(())
-    step(x), blocking(x)
+    step(x), blocking(x), decide(x)
     with doctor(least=0.0) as report:
-        loop(x)
-    rows = [row for row in report.rows if row.parts[0].rule in WHATS]
+        train(x, **options)
+    rows = [row for row in report.rows if row.parts[0].rule in whats]
     assert len(rows) == (rule is not None)
     for row in rows:
         part, *reads = row.parts
         # What is read in each step would wait instead of the call.
         reading = ["float(x)"] if rule == "blocking-call" else []
         assert [(x.path, x.gain) for x in reads] == [(x, None) for x in reading]
-        assert (part.rule, row.function, row.about) == (rule, function, True)
-        assert part.what.startswith(f"{WHATS[rule]} {part.count} x ")
+        assert (part.rule, row.function, row.about) == (rule, "train", True)
+        assert part.what.startswith(f"{whats[rule]} {part.count} x ")
         assert STEPS / 2 < part.count <= STEPS and row.line == part.line
         assert 0 < row.saves <= row.seconds
-
-
-WHATS = {"waits": "float(x)", "blocking-call": "calls that block"}
