@@ -61,14 +61,16 @@ _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 
 def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
+    outside: list[Row] = []
     for loop in loops_of(case.run):
-        yield from _eager(loop, case)
-        yield from _transfers(loop, case)
+        outside += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
             yield from _short(loop, call, case)
+    yield from outside
     yield from _equinox(case)
     yield from _donate(case.run)
-    yield from _waits(case.run)
+    # What Python does no more, it cannot do while the device works.
+    yield from _waits(case.run, sum(x.saves for x in outside))
 
 
 def _least(case: Case) -> float:
@@ -305,17 +307,21 @@ def _mode(given: Given) -> str:
 # --- waits ---
 
 
-def _waits(run: Run) -> Iterator[Row]:
+def _waits(run: Run, spared: float) -> Iterator[Row]:
     """What the program waits for without need, if it could save any seconds.
 
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
+
+    `spared`: seconds of Python between the waits that other rows save.
     """
     if run.busy:  # of others' work, waits are not known
         return
 
-    waits, saves = run.waits, run.ahead
+    waits, saves = run.waits, run.ahead - spared
     found = [x for x in waits if x.count and not x.decides]
+    seconds = sum(x.seconds for x in found)
+    found = [x for x in found if x.seconds > _LITTLE * seconds]
     if not found or saves <= 0:
         return
 
@@ -334,7 +340,6 @@ def _waits(run: Run) -> Iterator[Row]:
         parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
-    seconds = sum(x.seconds for x in found)
     yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
 
 
