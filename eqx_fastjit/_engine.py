@@ -38,6 +38,19 @@ def _why_absent() -> str:
     )
 
 
+# What the C engine needs of Python, by name.
+_NEEDED_BY_C = {
+    "reader_of": _statics.reader_of,
+    "state_of": _statics.state_of,
+    "is_flattened": _statics.is_flattened,
+    "sorted_keys": _statics.sorted_keys,
+    "flatten_one_level": flatten_one_level,
+    "tree_leaves": jtu.tree_leaves,
+    "transferred": transferred,
+    "copied_bytes": COPIED_BYTES,
+}
+
+
 def _choose() -> Any:
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
     if wanted not in _ENGINES:
@@ -49,9 +62,7 @@ def _choose() -> Any:
     if wanted != "python":
         try:
             chosen = importlib.import_module("._native", __package__)
-            own = _statics.reader_of, _statics.state_of, _statics.is_flattened
-            others = transferred, flatten_one_level, jtu.tree_leaves
-            chosen.setup(*own, _statics.sorted_keys, *others, COPIED_BYTES)
+            chosen.setup(_NEEDED_BY_C)
         except (ImportError, TypeError) as e:  # or of another version of this library
             is_absent = isinstance(e, ModuleNotFoundError)
             why = _why_absent() if is_absent else f"cannot be loaded ({e})"

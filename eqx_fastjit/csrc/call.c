@@ -5,34 +5,34 @@
 /* --- who observes calls ------------------------------------------------------------------ */
 
 /* Sets what others may be reading; `None` is nothing. */
-static void exchange(State *state, PyObject **place, PyObject *x) {
+static void exchange(PyObject **place, PyObject *x) {
     PyObject *new = x == Py_None ? NULL : Py_NewRef(x);
 
-    LOCK(state);
+    LOCK();
     PyObject *old = *place;
     STORE(*place, new);
-    UNLOCK(state);
+    UNLOCK();
     Py_XDECREF(old);
 }
 
 /* What is set, a new reference, or NULL. Mostly nothing is, which needs no lock. */
-static PyObject *held(State *state, PyObject **place) {
+static PyObject *held(PyObject **place) {
     if (LOAD(*place) == NULL) return NULL;
 
-    LOCK(state);
+    LOCK();
     PyObject *x = Py_XNewRef(*place);
-    UNLOCK(state);
+    UNLOCK();
     return x;
 }
 
 /* `set_observer(clock, call)` of a `_blocking.Observer`; of nobody, `None` twice. */
-static PyObject *set_observer(PyObject *module, PyObject *args) {
+static PyObject *set_observer(PyObject *self, PyObject *args) {
+    (void)self;
     PyObject *clock, *call;
     if (!PyArg_ParseTuple(args, "OO", &clock, &call)) return NULL;
 
-    State *state = PyModule_GetState(module);
-    exchange(state, &state->clock, clock);
-    exchange(state, &state->observer, call);
+    exchange(&shared.clock, clock);
+    exchange(&shared.observer, call);
     Py_RETURN_NONE;
 }
 
@@ -116,7 +116,6 @@ PyMethodDef call_functions[] = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    State *state;
     PyObject *table;    /* a dict (`table.c`) */
     PyObject *last;     /* a cell with the specialization that was found last */
     PyObject *function; /* `Function` */
@@ -162,10 +161,10 @@ static Specialization *find(Callable *self, Walk *w) {
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
     PyObject *made =
-        PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
+        PyObject_CallMethodOneArg(self->function, shared.names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
-    if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
+    if (PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
         read_value(w, arrays, 0) == 0)
         Py_INCREF(found);
     else
@@ -183,19 +182,19 @@ typedef struct {
 
 /* Takes a list of arrays and a handle; or a pair of the user's own tree of them and a handle,
 if it has shardings for that. Takes the reference. */
-static int read_output(State *state, PyObject *returned, Output *out) {
+static int read_output(PyObject *returned, Output *out) {
     int is_pair = PyTuple_CheckExact(returned);
     out->owner = returned;
     out->n = is_pair || PyList_CheckExact(returned) ? PySequence_Fast_GET_SIZE(returned) - 1 : -1;
     PyObject *plan = NULL;
     if (out->n >= 0) plan = PyObject_CallNoArgs(PySequence_Fast_ITEMS(returned)[out->n]);
-    if (plan != NULL && Py_TYPE(plan) == state->plan_type)
+    if (plan != NULL && Py_TYPE(plan) == shared.plan_type)
         out->plan = (Plan *)plan;
     else
         Py_XDECREF(plan);
     if (out->plan != NULL && is_pair) {
         PyObject *tree = PyTuple_GET_ITEM(returned, 0);
-        out->owner = PyObject_CallOneArg(state->given[TREE_LEAVES], tree);
+        out->owner = PyObject_CallOneArg(shared.given[TREE_LEAVES], tree);
         Py_DECREF(returned);
         if (out->owner == NULL) return -1;
         out->n = PyList_Size(out->owner);
@@ -212,7 +211,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
-            self->function, w->state->names[COMPLETE_CALL], specialization, out->plan, w->values,
+            self->function, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
             arrays, results, is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
             NULL);
     Py_XDECREF(results);
@@ -225,7 +224,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, w->state->names[ERROR_OF_CALL],
+        self->function, shared.names[ERROR_OF_CALL],
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);
@@ -233,7 +232,7 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *target = self->target ? self->target : specialization->jitted;
-    PyObject *observer = held(w->state, &w->state->observer);
+    PyObject *observer = held(&shared.observer);
     PyObject *returned =
         observer == NULL ? PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL)
                          : call_observed(observer, target, (PyObject *)specialization, w);
@@ -241,7 +240,7 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
 
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
-    if (read_output(w->state, returned, &out) < 0) goto done;
+    if (read_output(returned, &out) < 0) goto done;
     int is_plain = out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
     if (is_plain || finish(self, specialization, &out, w) == 0)
         result = plan_build(out.plan, PySequence_Fast_ITEMS(out.owner));
@@ -272,10 +271,10 @@ static PyObject *call_bound(Callable *self, Walk *w) {
 static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf,
                                      PyObject *kwnames) {
     Callable *self = (Callable *)Py_NewRef(callable);
-    Walk *w = walk_take(self->state);
+    Walk *w = walk_take();
     PyObject *result = NULL;
     if (w != NULL) {
-        PyObject *clock = held(self->state, &self->state->clock);
+        PyObject *clock = held(&shared.clock);
         if (clock != NULL && (w->began = PyObject_CallNoArgs(clock)) == NULL) PyErr_Clear();
         Py_XDECREF(clock);
 
@@ -296,13 +295,9 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 call: once, before the first call. */
 static PyObject *callable_connect(Callable *self, PyObject *args) {
     PyObject *function, *table, *last, *bind, *target = NULL;
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    State *state = module == NULL ? NULL : PyModule_GetState(module);
-    if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O!On|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
+    if (!PyArg_ParseTuple(args, "OO!O!On|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
                           &bind, &self->n_positional, &target))
         return NULL;
-    self->state = state;
     Py_XSETREF(self->function, Py_NewRef(function));
     Py_XSETREF(self->table, Py_NewRef(table));
     Py_XSETREF(self->last, Py_NewRef(last));

@@ -108,23 +108,22 @@ static int push_array(Walk *w, PyObject *x) {
 }
 
 /* One that is free, or a new one. */
-Walk *walk_take(State *state) {
-    LOCK(state);
-    Walk *w = state->free_walks;
-    if (w != NULL) state->free_walks = w->next_free;
-    state->n_walks += 1;
-    UNLOCK(state);
+Walk *walk_take(void) {
+    LOCK();
+    Walk *w = shared.free_walks;
+    if (w != NULL) shared.free_walks = w->next_free;
+    shared.n_walks += 1;
+    UNLOCK();
 
     if (w == NULL) {
         w = PyMem_Calloc(1, sizeof(Walk));
         if (w == NULL) {
-            LOCK(state);
-            state->n_walks -= 1;
-            UNLOCK(state);
+            LOCK();
+            shared.n_walks -= 1;
+            UNLOCK();
             return (Walk *)PyErr_NoMemory();
         }
     }
-    w->state = state;
     w->next = &no_entry;
     return w;
 }
@@ -171,29 +170,12 @@ void walk_give_back(Walk *w) {
     w->abstract = 0;
     walk_shrink(w);
 
-    LOCK(w->state);
-    w->next_free = w->state->free_walks;
-    w->state->free_walks = w;
-    w->state->n_walks -= 1;
-    UNLOCK(w->state);
+    LOCK();
+    w->next_free = shared.free_walks;
+    shared.free_walks = w;
+    shared.n_walks -= 1;
+    UNLOCK();
     if (error != NULL) put_error(error);
-}
-
-/* Frees all that nobody uses. */
-void walks_free(State *state) {
-    while (state->free_walks != NULL) {
-        Walk *w = state->free_walks;
-        state->free_walks = w->next_free;
-        for (size_t i = 0; i < N_ORDERS; i++) {
-            Py_XDECREF(w->orders[i].keys);
-            Py_XDECREF(w->orders[i].sorted);
-            PyMem_Free(w->orders[i].places);
-        }
-        PyMem_Free(w->trail);
-        PyMem_Free(w->arrays);
-        PyMem_Free(w->mutables);
-        PyMem_Free(w);
-    }
 }
 
 /* --- reading ---------------------------------------------------------------------------- */
@@ -246,7 +228,7 @@ static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
 static int is_flattened(Walk *w, PyObject *x) {
-    PyObject *answer = PyObject_CallOneArg(w->state->given[IS_FLATTENED], x);
+    PyObject *answer = PyObject_CallOneArg(shared.given[IS_FLATTENED], x);
     int found = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
     return found;
@@ -258,7 +240,7 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
         w->next++;
         return 0;
     }
-    const Type *type = type_of(w->state, x);
+    const Type *type = type_of(x);
     if (type == NULL) return -1;
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
@@ -322,7 +304,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 
 /* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *state = PyObject_CallOneArg(w->state->given[STATE_OF], x);
+    PyObject *state = PyObject_CallOneArg(shared.given[STATE_OF], x);
     if (state == NULL) return -1;
     int failed;
     if (state == x) {
@@ -468,29 +450,28 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
-    PyObject *size = PyObject_GetAttr(x, w->state->names[NBYTES]);
+    PyObject *size = PyObject_GetAttr(x, shared.names[NBYTES]);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
 
     Py_ssize_t room = PY_SSIZE_T_MAX - w->numpy_bytes;
     w->numpy_bytes += n_bytes < room ? n_bytes : room;
-    w->reads_numpy = w->numpy_bytes > w->state->copied_bytes;
     return push_array(w, x);
 }
 
 /* Has Python transfer arrays of NumPy; if it does, the walk has those of JAX instead. */
 static int transfer_numpy(Walk *w) {
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *put = NULL;
-    if (arrays != NULL) put = PyObject_CallOneArg(w->state->given[TRANSFERRED], arrays);
+    if (arrays != NULL) put = PyObject_CallOneArg(shared.given[TRANSFERRED], arrays);
     Py_XDECREF(arrays);
-    if (put != NULL && PyTuple_CheckExact(put)) {
-        for (size_t i = 0; i < w->n_arrays; i++)
-            Py_SETREF(w->arrays[i], Py_NewRef(PyTuple_GET_ITEM(put, i)));
-        w->reads_numpy = 0;
-    }
-    Py_XDECREF(put);
-    return put == NULL ? -1 : 0;
+    if (put == NULL) return -1;
+
+    w->reads_numpy = put == Py_None;
+    for (size_t i = 0; i < w->n_arrays && !w->reads_numpy; i++)
+        Py_SETREF(w->arrays[i], Py_NewRef(PyTuple_GET_ITEM(put, i)));
+    Py_DECREF(put);
+    return 0;
 }
 
 /* JAX does not always copy an array of NumPy, and the caller may write to it before the
@@ -498,13 +479,13 @@ device is done. So it is copied, if all of them are small; else it is transferre
 call blocks. Not during the walk, because NumPy releases the GIL: others may then change
 what is read. */
 int copy_numpy(Walk *w) {
-    if (w->reads_numpy) return transfer_numpy(w);
     if (w->numpy_bytes == 0) return 0;
+    if (w->numpy_bytes > PyLong_AsSsize_t(shared.given[COPIED_BYTES])) return transfer_numpy(w);
     for (size_t i = 0; i < w->n_arrays; i++) {
-        const Type *type = type_of(w->state, w->arrays[i]);
+        const Type *type = type_of(w->arrays[i]);
         if (type == NULL) return -1;
         if (type->read != read_numpy) continue;
-        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], w->state->names[COPY]);
+        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], shared.names[COPY]);
         if (copy == NULL) return -1;
         Py_SETREF(w->arrays[i], copy);
     }
@@ -567,7 +548,7 @@ static int read_items(Walk *w, PyObject *x) {
 
 /* A node of any class: by its flatten function, or by JAX's own for some. */
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x), *children, *aux;
+    PyObject *flat = PyObject_CallOneArg(shared.given[FLATTEN_ONE_LEVEL], x), *children, *aux;
     if (flat == NULL) return -1;
     int failed = -1;
     PyObject *parts = NULL;
@@ -625,7 +606,7 @@ static int sort_keys(Walk *w, PyObject *dict, KeyOrder *order) {
     Py_ssize_t *places = NULL;
     int is_known = -1;
     if (keys == NULL) goto done;
-    pairs = PyObject_CallOneArg(w->state->given[SORTED_KEYS], keys);
+    pairs = PyObject_CallOneArg(shared.given[SORTED_KEYS], keys);
     if (pairs == NULL) goto done;
     is_known = pairs != Py_None;
     if (!is_known) goto done;
