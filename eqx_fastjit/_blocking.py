@@ -15,7 +15,7 @@ array is ready. A call waits
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -31,9 +31,10 @@ from ._private import jax_primitives, Tracer, values_inside
 # us, and a call that does not block lets Python continue while the device works.
 COPIED_BYTES = 1 << 20
 
-# What calls of a plan wait for: any of the first two. Or that is not known yet, unless
-# that there are no callbacks.
-ARGUMENTS, RESULTS, UNKNOWN, NO_CALLBACKS = 1, 2, -1, -2
+# What is to be done after each call of a plan (`plan.blocks`): wait for its arguments,
+# or its results; first decide which; and for that find out if it has host callbacks.
+ARGUMENTS, RESULTS, UNDECIDED, ASK_FOR_CALLBACKS = 1, 2, 4, 8
+WAITS = ARGUMENTS | RESULTS
 
 
 # Why a call waits: `asynchronous=False` asks for it; it is needed, whatever that says;
@@ -85,11 +86,17 @@ observer: Observer | None = None
 def _wait_for(arrays: Sequence[Any], why: Why) -> None:
     """Wait until arrays are ready; without any, for the effects of a call."""
     told = observer  # another thread may take it away
-    waiting = contextlib.nullcontext() if told is None else told.waiting(arrays, why)
-    with waiting:
-        block_until_ready(arrays)
-        if not arrays:
-            effects_barrier()
+    if told is None:
+        _wait(arrays)
+    else:
+        with told.waiting(arrays, why):
+            _wait(arrays)
+
+
+def _wait(arrays: Sequence[Any]) -> None:
+    block_until_ready(arrays)
+    if not arrays:
+        effects_barrier()
 
 
 def is_cpu(device: Any) -> bool:
@@ -106,8 +113,20 @@ def _is_on_cpu(x: Any) -> bool:
     return _has_value(x) and is_cpu(next(iter(x.devices())))
 
 
-def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any]) -> int:
-    """What each call of a program waits for.
+def undecided(calls_back: bool | None) -> int:
+    """What is to be done after the first call of a plan.
+
+    `calls_back` says whether its program has host callbacks; `None` if it is not known.
+    """
+    if calls_back is None:
+        return UNDECIDED | ASK_FOR_CALLBACKS
+    return UNDECIDED | (RESULTS if calls_back else 0)
+
+
+def decide(
+    plan: Any, calls_back: Callable[[], bool], asynchronous: bool, places: Sequence[Any]
+) -> None:
+    """Decide what each call of a plan waits for.
 
     Virtual CPU devices share one pool of threads: where several runs with collectives
     are in flight, they may starve each other, and XLA ends the process after 40 s
@@ -118,8 +137,14 @@ def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any])
     """
     shardings = [x.sharding if _has_value(x) else x for x in places]
     devices = [x.device_set for x in shardings if isinstance(x, Sharding)]
-    results = callbacks or any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices)
-    return (0 if asynchronous else ARGUMENTS) | (RESULTS if results else 0)
+    waits = plan.blocks & WAITS
+    if any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices):
+        waits |= RESULTS
+    if plan.blocks & ASK_FOR_CALLBACKS and calls_back():
+        waits |= RESULTS
+    if not asynchronous:
+        waits |= ARGUMENTS
+    plan.blocks = waits
 
 
 def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:

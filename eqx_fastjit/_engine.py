@@ -18,7 +18,7 @@ from ._blocking import COPIED_BYTES, Observer, transferred
 from ._errors import hide_callback_log
 from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
-from ._result import Handle, steps_of
+from ._result import flat_output, Handle, steps_of
 
 
 _ENGINES = ("auto", "native", "python")
@@ -45,7 +45,7 @@ _NEEDED_BY_C = {
     "is_flattened": _statics.is_flattened,
     "sorted_keys": _statics.sorted_keys,
     "flatten_one_level": flatten_one_level,
-    "tree_leaves": jtu.tree_leaves,
+    "flat_output": flat_output,
     "transferred": transferred,
     "copied_bytes": COPIED_BYTES,
 }
@@ -148,10 +148,7 @@ def engine() -> str:
 def observe(observer: Observer | None) -> Observer | None:
     """Have all calls made by an observer, or by nobody. Returns the one before."""
     before, _blocking.observer = _blocking.observer, observer
-    if observer is None:
-        ENGINE.set_observer(None, None)
-    else:
-        ENGINE.set_observer(observer.clock, observer.call)
+    ENGINE.set_observer(observer)
     return before
 
 

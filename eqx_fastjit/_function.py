@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from . import _callables, _facts
-from ._blocking import ARGUMENTS, block, RESULTS, UNKNOWN, what_to_wait_for
+from ._blocking import ARGUMENTS, block, decide, RESULTS, UNDECIDED, WAITS
 from ._engine import ENGINE, forget_readers
 from ._errors import clearer
 from ._options import arguments_of_jit, Options
@@ -163,18 +163,19 @@ class Function:
         and decides what such calls wait for. The C engine skips this if nothing was,
         and the call waits for nothing.
         """
+        is_new = is_new or bool(plan.blocks & UNDECIDED)
         if is_new:
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
-                waits = what_to_wait_for(
-                    plan.blocks == UNKNOWN and calls_back(specialization, arrays),
+                decide(
+                    plan,
+                    lambda: calls_back(specialization, arrays),
                     self.options.asynchronous,
                     [*arrays, *results],
                 )
-                plan.blocks = max(plan.blocks, 0) | waits
             # At last: an interrupt before was one of the compilation (`error_of_call`).
             _facts.close(arrays, lambda: self.arguments_of(values))
-        waits = max(plan.blocks, 0)
+        waits = plan.blocks & WAITS
         if reads_numpy or (is_new and waits & ARGUMENTS):
             waits |= RESULTS
         block(results, arrays, waits)

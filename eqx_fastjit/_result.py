@@ -27,6 +27,14 @@ class Handle(weakref.ref[Any]):
         return "<result>"  # without an address: it may be in the text of a program
 
 
+def flat_output(returned: Any) -> list[Any]:
+    """What a compiled function returned, as a list: its arrays, and a `Handle`."""
+    if type(returned) is list:
+        return returned
+    tree, handle = returned  # with shardings of the user's for a tree
+    return [*jtu.tree_leaves(tree), handle]
+
+
 class Step(NamedTuple):
     """How to build a part of a result, from its own parts."""
 

@@ -14,10 +14,10 @@ import jax
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import has_host_callbacks, what_to_wait_for
+from ._blocking import decide, has_host_callbacks
 from ._engine import Base, connect, ENGINE
 from ._function import Function
-from ._reference import split_output
+from ._result import flat_output
 
 
 # Those of the function, so that a compiled call is checked as a call of it is.
@@ -97,8 +97,8 @@ class _Stage:
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
-        leaves, plan = split_output(self._stage.out_info)
-        return plan.build(leaves)
+        *leaves, handle = flat_output(self._stage.out_info)
+        return handle().build(leaves)
 
 
 class Compiled(_Stage, Generic[_P, _T], Base):
@@ -150,16 +150,15 @@ class Lowered(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Compiled`.
         """
-        with self._call.stage():
+        call = self._call
+        asynchronous = call.function.options.asynchronous
+        with call.stage():
             stage = self._stage.compile(compiler_options=compiler_options)
+            # Calls of the function may be on other devices.
             places = jtu.tree_leaves((stage.input_shardings, stage.output_shardings))
-            callbacks = has_host_callbacks(self._call.traced)
-        # Calls of the function may be on other devices.
-        asynchronous = self._call.function.options.asynchronous
-        waits = what_to_wait_for(callbacks, asynchronous, places)
-        _, plan = split_output(stage.out_info)
-        plan.blocks = max(plan.blocks, 0) | waits
-        return Compiled(self._call, stage)
+            plan = flat_output(stage.out_info)[-1]()
+            decide(plan, lambda: has_host_callbacks(call.traced), asynchronous, places)
+        return Compiled(call, stage)
 
 
 class Traced(_Stage, Generic[_P, _T]):

@@ -13,7 +13,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import call_back, has_host_callbacks, NO_CALLBACKS, RESULTS, UNKNOWN
+from ._blocking import call_back, has_host_callbacks, undecided
 from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
@@ -109,7 +109,7 @@ class FlatFunction:
         plan = ENGINE.Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        plan.blocks = {None: UNKNOWN, False: NO_CALLBACKS, True: RESULTS}[calls_back]
+        plan.blocks = undecided(calls_back)
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made

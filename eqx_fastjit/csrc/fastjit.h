@@ -169,7 +169,8 @@ typedef struct Walk {
     Mutable *mutables; /* as the trail, the last specialization's own or the walk's */
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
-    PyObject *began;     /* owned: what the observer's clock returned, or NULL */
+    PyObject *observer;  /* of the call, and what its clock returned: owned, or NULL */
+    PyObject *began;
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
@@ -188,10 +189,10 @@ extern const Entry no_entry;
 
 /* What Python gives to `setup`, and names of attributes. */
 typedef enum {
-    READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, TREE_LEAVES,
+    READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, FLAT_OUTPUT,
     COPIED_BYTES, N_GIVEN
 } Given;
-typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, N_NAMES } Name;
+typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, CLOCK, CALL, N_NAMES } Name;
 
 /* What all calls share: there is one in a process, and lives as long. */
 typedef struct {
@@ -201,7 +202,7 @@ typedef struct {
 #ifdef Py_GIL_DISABLED
     PyMutex lock; /* of all that follows; types are looked up without it */
 #endif
-    PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
+    PyObject *observer; /* a `_blocking.Observer`: owned, or NULL */
     Walk *free_walks;
     Py_ssize_t n_walks; /* those in use, in all threads */
     Type *dead_types; /* of classes that have died: they are used again */
@@ -278,7 +279,7 @@ typedef struct {
     PyObject_HEAD
     struct Step *root;
     Py_ssize_t n_arrays;
-    int blocks;           /* what calls wait for (`_blocking.py`): below 0 if not known yet */
+    int blocks; /* what Python has to do after a call (`_blocking.py`): 0 is nothing */
     PyObject *weakrefs;
 } Plan;
 

@@ -7,10 +7,10 @@ Shared shared;
 /* In the order of `Given` and `Name`. */
 static const char *const given_names[N_GIVEN] = {
     "reader_of",   "state_of",          "is_flattened", "sorted_keys",
-    "transferred", "flatten_one_level", "tree_leaves",  "copied_bytes",
+    "transferred", "flatten_one_level", "flat_output",  "copied_bytes",
 };
 static const char *const names[N_NAMES] = {
-    "error_of_call", "complete_call", "specialize", "nbytes", "copy",
+    "error_of_call", "complete_call", "specialize", "nbytes", "copy", "clock", "call",
 };
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {

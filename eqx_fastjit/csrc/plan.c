@@ -199,7 +199,6 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTuple(args, "OO", &root, &structure)) return NULL;
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    self->blocks = -1;
     self->root = PyMem_Calloc(1, sizeof(Step));
     if (self->root == NULL)
         PyErr_NoMemory();

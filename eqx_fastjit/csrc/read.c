@@ -11,17 +11,30 @@ while its parts are read, each part while it is read, and sizes are asked for ag
 
 /* --- what a walk has -------------------------------------------------------------------- */
 
-/* Doubles a buffer until it has room for `n` items of this size. */
-static void *grown(void *buffer, size_t *room, size_t n, size_t size) {
+/* Has a buffer, a pointer to items of this size, have room for `n` of them. */
+static int make_room(void *buffer, size_t *room, size_t n, size_t size) {
+    if (n <= *room) return 0;
     size_t more = *room < 32 ? 64 : 2 * *room;
     while (more < n) more *= 2;
-    void *larger = PyMem_Realloc(buffer, more * size);
-    if (larger == NULL) {
+
+    void *items;
+    memcpy(&items, buffer, sizeof(items)); /* whatever the pointer's type is */
+    items = PyMem_Realloc(items, more * size);
+    if (items == NULL) {
         PyErr_NoMemory();
-        return NULL;
+        return -1;
     }
+    memcpy(buffer, &items, sizeof(items));
     *room = more;
-    return larger;
+    return 0;
+}
+
+static int room_in_trail(Walk *w, size_t n) {
+    return make_room(&w->trail, &w->room_trail, n, sizeof(Entry));
+}
+
+static int room_in_mutables(Walk *w, size_t n) {
+    return make_room(&w->mutables, &w->room_mutables, n, sizeof(Mutable));
 }
 
 const Entry no_entry = {END, {NULL}};
@@ -33,17 +46,7 @@ int walk_own_trail(Walk *w) {
     if (owns_trail(w)) return 0;
     const Specialization *last = w->last;
     size_t n_trail = w->next - last->trail, n_mutables = w->n_mutables;
-
-    if (n_trail > w->room_trail) {
-        Entry *trail = grown(w->trail, &w->room_trail, n_trail, sizeof(Entry));
-        if (trail == NULL) return -1;
-        w->trail = trail;
-    }
-    if (n_mutables > w->room_mutables) {
-        Mutable *mutables = grown(w->mutables, &w->room_mutables, n_mutables, sizeof(Mutable));
-        if (mutables == NULL) return -1;
-        w->mutables = mutables;
-    }
+    if (room_in_trail(w, n_trail) < 0 || room_in_mutables(w, n_mutables) < 0) return -1;
 
     for (size_t i = 0; i < n_trail; i++) {
         w->trail[i] = last->trail[i];
@@ -60,12 +63,7 @@ int walk_own_trail(Walk *w) {
 
 /* Pushes an entry that is not the expected one. */
 static int push_own(Walk *w, EntryKind kind, uint64_t bits) {
-    if (walk_own_trail(w) < 0) return -1;
-    if (w->n_trail == w->room_trail) {
-        Entry *trail = grown(w->trail, &w->room_trail, w->n_trail + 1, sizeof(Entry));
-        if (trail == NULL) return -1;
-        w->trail = trail;
-    }
+    if (walk_own_trail(w) < 0 || room_in_trail(w, w->n_trail + 1) < 0) return -1;
     w->trail[w->n_trail++] = (Entry){kind, {.bits = bits}};
     return 0;
 }
@@ -97,11 +95,7 @@ static int push_node(Walk *w, const Type *type, Py_ssize_t n) {
 }
 
 static int push_array(Walk *w, PyObject *x) {
-    if (w->n_arrays == w->room_arrays) {
-        PyObject **arrays = grown(w->arrays, &w->room_arrays, w->n_arrays + 1, sizeof(x));
-        if (arrays == NULL) return -1;
-        w->arrays = arrays;
-    }
+    if (make_room(&w->arrays, &w->room_arrays, w->n_arrays + 1, sizeof(x)) < 0) return -1;
     if (push(w, ARRAY, 0) < 0) return -1;
     w->arrays[w->n_arrays++] = Py_NewRef(x);
     return 0;
@@ -111,19 +105,14 @@ static int push_array(Walk *w, PyObject *x) {
 Walk *walk_take(void) {
     LOCK();
     Walk *w = shared.free_walks;
-    if (w != NULL) shared.free_walks = w->next_free;
-    shared.n_walks += 1;
+    if (w != NULL)
+        shared.free_walks = w->next_free;
+    else
+        w = PyMem_Calloc(1, sizeof(Walk));
+    shared.n_walks += w != NULL;
     UNLOCK();
 
-    if (w == NULL) {
-        w = PyMem_Calloc(1, sizeof(Walk));
-        if (w == NULL) {
-            LOCK();
-            shared.n_walks -= 1;
-            UNLOCK();
-            return (Walk *)PyErr_NoMemory();
-        }
-    }
+    if (w == NULL) return (Walk *)PyErr_NoMemory();
     w->next = &no_entry;
     return w;
 }
@@ -143,29 +132,23 @@ void walk_forget(Walk *w) {
     w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
-/* Frees the buffers of a walk that are larger than most calls need. */
+/* Frees the buffers of a walk, if they are larger than most calls need. */
 static void walk_shrink(Walk *w) {
-    if (w->room_trail > MOST_KEPT) {
-        PyMem_Free(w->trail);
-        w->trail = NULL;
-        w->room_trail = 0;
-    }
-    if (w->room_arrays > MOST_KEPT) {
-        PyMem_Free(w->arrays);
-        w->arrays = NULL;
-        w->room_arrays = 0;
-    }
-    if (w->room_mutables > MOST_KEPT) {
-        PyMem_Free(w->mutables);
-        w->mutables = NULL;
-        w->room_mutables = 0;
-    }
+    if (w->room_trail + w->room_arrays + w->room_mutables <= MOST_KEPT) return;
+    PyMem_Free(w->trail);
+    PyMem_Free(w->arrays);
+    PyMem_Free(w->mutables);
+    w->trail = NULL;
+    w->arrays = NULL;
+    w->mutables = NULL;
+    w->room_trail = w->room_arrays = w->room_mutables = 0;
 }
 
 void walk_give_back(Walk *w) {
     PyObject *error = PyErr_Occurred() ? take_error() : NULL;
     walk_forget(w);
     Py_CLEAR(w->values);
+    Py_CLEAR(w->observer);
     Py_CLEAR(w->began);
     w->abstract = 0;
     walk_shrink(w);
@@ -199,12 +182,7 @@ static int push_mutable(Walk *w, PyObject *x) {
     int is_expected = !owns_trail(w) && number < last->n_witnesses &&
                       last->witnesses[number].object == x;
     if (!is_expected) {
-        if (walk_own_trail(w) < 0) return -1;
-        if (number == w->room_mutables) {
-            Mutable *mutables = grown(w->mutables, &w->room_mutables, number + 1, sizeof(Mutable));
-            if (mutables == NULL) return -1;
-            w->mutables = mutables;
-        }
+        if (walk_own_trail(w) < 0 || room_in_mutables(w, number + 1) < 0) return -1;
         w->mutables[number] = (Mutable){Py_NewRef(x), w->n_trail, w->n_trail};
     }
     w->n_mutables++;
