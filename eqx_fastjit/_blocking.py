@@ -69,7 +69,7 @@ class Observer(Protocol):
         - `values`: the bound arguments, as the user passed them.
         - `arrays`: their arrays, of which those of NumPy are copied or transferred.
         - `numpy_bytes`: the bytes of those of NumPy.
-        - `began`: what `clock` returned, or `None` if it was not asked.
+        - `began`: what `clock` returned, or `None` if it raised.
         """
 
     def waiting(
@@ -85,18 +85,17 @@ observer: Observer | None = None
 
 def _wait_for(arrays: Sequence[Any], why: Why) -> None:
     """Wait until arrays are ready; without any, for the effects of a call."""
+    wait: Any = block_until_ready if arrays else _wait_for_effects
     told = observer  # another thread may take it away
     if told is None:
-        _wait(arrays)
+        wait(arrays)
     else:
         with told.waiting(arrays, why):
-            _wait(arrays)
+            wait(arrays)
 
 
-def _wait(arrays: Sequence[Any]) -> None:
-    block_until_ready(arrays)
-    if not arrays:
-        effects_barrier()
+def _wait_for_effects(_: Sequence[Any]) -> None:
+    effects_barrier()
 
 
 def is_cpu(device: Any) -> bool:
@@ -195,26 +194,12 @@ def _not_computed(arguments: Sequence[Any]) -> list[Any]:
 
 
 def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
-    """Wait for what a call must wait for.
-
-    Under an eager transformation, such as `jax.grad`, tracers have arrays inside, maybe
-    of NumPy, of which there is no copy. As a part of a trace a call never waits.
-    """
+    """Wait for what a call must wait for. As a part of a trace it never waits."""
     why = "needed" if waits & RESULTS else "asked"
-    if any(isinstance(x, Tracer) for x in (*arguments, *results)):
-        tracers = [x for x in arguments if isinstance(x, Tracer)]
-        inside = [array for x in tracers for array in values_inside(x)]
-        buffers = [x for x in inside if isinstance(x, np.ndarray)]
-        if any(x.dtype != jax.dtypes.float0 for x in buffers):
-            waits |= RESULTS
-        if not waits:
-            return
-        arguments = [x for x in (*arguments, *inside) if not isinstance(x, Tracer)]
-        found = [array for x in results for array in values_inside(x)]
-        found = [x for x in found if _has_value(x)]
-        if results and not found:
-            return
-        results = found
+    if [x for x in (*arguments, *results) if isinstance(x, Tracer)]:
+        results, arguments, waits = _inside_tracers(results, arguments, waits)
+
+    # On a CPU, whatever is asked for.
     if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
         waits = RESULTS
     unknown: list[Any] = []
@@ -224,12 +209,34 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
             waits = RESULTS
         elif any(x.is_deleted() for x in unknown):  # it was donated
             waits |= RESULTS
+
     if waits & RESULTS:
         _wait_for(results, why)
     elif unknown:
         _wait_for(unknown, why)
     if waits & ARGUMENTS:
         _remember(results)
+
+
+def _inside_tracers(
+    results: Sequence[Any], arguments: Sequence[Any], waits: int
+) -> tuple[Sequence[Any], Sequence[Any], int]:
+    """The same of the arrays inside tracers, as an eager transformation has them.
+
+    Of those of NumPy inside there is no copy. A trace that only records has none.
+    """
+    tracers = [x for x in arguments if isinstance(x, Tracer)]
+    inside = [array for x in tracers for array in values_inside(x)]
+    buffers = [x for x in inside if isinstance(x, np.ndarray)]
+    if any(x.dtype != jax.dtypes.float0 for x in buffers):
+        waits |= RESULTS
+
+    arguments = [x for x in (*arguments, *inside) if not isinstance(x, Tracer)]
+    found = [array for x in results for array in values_inside(x)]
+    found = [x for x in found if _has_value(x)]
+    if results and not found:
+        waits = 0
+    return found, arguments, waits
 
 
 # --- host callbacks -------------------------------------------------------------------

@@ -163,7 +163,8 @@ class Function:
         and decides what such calls wait for. The C engine skips this if nothing was,
         and the call waits for nothing.
         """
-        is_new = is_new or bool(plan.blocks & UNDECIDED)
+        if plan.blocks & UNDECIDED:
+            is_new = True
         if is_new:
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
