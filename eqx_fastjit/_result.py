@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
-from ._private import INSTANCE_DICT, instance_dict
+from ._private import instance_dict
 from ._statics import is_array, reader_of
 
 
@@ -71,7 +71,7 @@ def steps_of(x: Any) -> Step:
                 if step.name != "constant"
             }
             fields |= dict.fromkeys(changing)
-            data = cls, fields, tuple(changing), INSTANCE_DICT
+            data = cls, fields, tuple(changing)
             return Step("module", data, tuple(changing.values()))
         # Equinox does not set a field that was never set: so leave that to it.
     return Step("call", node.unflatten, steps)

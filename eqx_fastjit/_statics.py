@@ -141,14 +141,18 @@ def is_flattened(x: Any) -> bool:
     return flat is not None and (flat[1] is not x or bool(flat[0]))
 
 
-def sorted_keys(keys: list[Any]) -> list[tuple[Any, int]] | None:
-    """The keys of a dictionary in JAX's order, each with its place in the dictionary.
+def sorted_keys(keys: list[Any]) -> tuple[list[Any], bytes] | None:
+    """The keys of a dictionary in JAX's order; and the place of each there, for C.
 
     `None` if that order is not the ascending one, which the self-check of `_engine.py`
     compares, as may be with keys of several types, or of the user's.
     """
     is_ascending = {*map(type, keys)} in ({str}, {int})
-    return sorted(zip(keys, range(len(keys)), strict=True)) if is_ascending else None
+    if not is_ascending:
+        return None
+    ordered = sorted(keys)
+    places = {key: i for i, key in enumerate(ordered)}
+    return ordered, struct.pack(f"{len(keys)}n", *[places[key] for key in keys])
 
 
 def _node_reader(x: Any) -> Reader | None:

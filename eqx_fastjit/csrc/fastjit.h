@@ -147,8 +147,8 @@ typedef struct BeingRead {
 /* Keys of a dictionary, as it has them, and sorted. To sort them takes much longer than to see
 that they are the same again. */
 typedef struct {
-    PyObject *keys, *sorted; /* owned: a list and a tuple, or NULL */
-    Py_ssize_t *places;      /* of each key: its number among the sorted ones */
+    PyObject *keys, *sorted; /* owned: lists, or NULL */
+    PyObject *places; /* of each key, its number among the sorted ones: `Py_ssize_t` as bytes */
 } KeyOrder;
 
 #define N_ORDERS 128

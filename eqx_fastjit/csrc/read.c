@@ -232,13 +232,7 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
     return type->read(w, type, x, as_static);
 }
 
-/* Reads a value, which this holds meanwhile. */
-int read_value(Walk *w, PyObject *x, int as_static) {
-    Py_INCREF(x);
-    int failed = read_held(w, x, as_static);
-    Py_DECREF(x);
-    return failed;
-}
+int read_value(Walk *w, PyObject *x, int as_static) { return read_held(w, x, as_static); }
 
 /* Reads one value for each parameter: a tuple. */
 int read_values(Walk *w, PyObject *values) {
@@ -358,10 +352,7 @@ static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObj
 
     Py_BEGIN_CRITICAL_SECTION(fields);
     int is_next = PyDict_Next(fields, position, &key, &value) && key == name;
-    if (is_next)
-        Py_INCREF(value);
-    else
-        value = NULL;
+    value = is_next ? Py_NewRef(value) : NULL;
     Py_END_CRITICAL_SECTION();
     if (value != NULL) return value;
 
@@ -546,72 +537,39 @@ done:
     return failed;
 }
 
-/* The address of the first key, which may be gone; NULL if there is none. */
-static PyObject *first_key(PyObject *dict) {
-    Py_ssize_t position = 0;
-    PyObject *key, *value;
-    Py_BEGIN_CRITICAL_SECTION(dict);
-    if (!PyDict_Next(dict, &position, &key, &value)) key = NULL;
-    Py_END_CRITICAL_SECTION();
-    return key;
-}
-
 /* The values of a dictionary, in the order of its sorted keys: a tuple. NULL with an error, or if
 it has not these very keys, in this order. */
 static PyObject *sorted_values(PyObject *dict, const KeyOrder *order) {
     Py_ssize_t n = order->keys == NULL ? -1 : PyList_GET_SIZE(order->keys);
     if (n != PyDict_GET_SIZE(dict)) return NULL;
     PyObject *values = PyTuple_New(n), *key, *value;
-    Py_ssize_t position = 0, n_same = 0;
     if (values == NULL) return NULL;
+    const Py_ssize_t *places = (const Py_ssize_t *)PyBytes_AS_STRING(order->places);
+    Py_ssize_t position = 0, n_same = 0;
 
     Py_BEGIN_CRITICAL_SECTION(dict); /* no Python runs in it */
-    while (PyDict_Next(dict, &position, &key, &value)) {
-        if (n_same == n || PyList_GET_ITEM(order->keys, n_same) != key) {
-            n_same = -1;
-            break;
-        }
-        PyTuple_SET_ITEM(values, order->places[n_same++], Py_NewRef(value));
-    }
+    while (n_same < n && PyDict_Next(dict, &position, &key, &value) &&
+           key == PyList_GET_ITEM(order->keys, n_same))
+        PyTuple_SET_ITEM(values, places[n_same++], Py_NewRef(value));
     Py_END_CRITICAL_SECTION();
     if (n_same != n) Py_CLEAR(values);
     return values;
 }
 
 /* Remembers the order of a dictionary's keys: 1. 0 if only JAX knows it, -1 with an error. */
-static int sort_keys(Walk *w, PyObject *dict, KeyOrder *order) {
-    PyObject *keys = PyDict_Keys(dict), *pairs = NULL, *sorted = NULL;
-    Py_ssize_t *places = NULL;
-    int is_known = -1;
-    if (keys == NULL) goto done;
-    pairs = PyObject_CallOneArg(shared.given[SORTED_KEYS], keys);
-    if (pairs == NULL) goto done;
-    is_known = pairs != Py_None;
-    if (!is_known) goto done;
+static int sort_keys(PyObject *dict, KeyOrder *order) {
+    PyObject *keys = PyDict_Keys(dict), *found = NULL, *sorted, *places;
+    if (keys != NULL) found = PyObject_CallOneArg(shared.given[SORTED_KEYS], keys);
 
-    is_known = -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
-    sorted = PyTuple_New(n);
-    places = PyMem_Malloc((n + 1) * sizeof(Py_ssize_t));
-    if (sorted == NULL || places == NULL) {
-        PyErr_NoMemory();
-        goto done;
+    int is_known = found == NULL ? -1 : found != Py_None;
+    if (is_known == 1 && !PyArg_ParseTuple(found, "O!S", &PyList_Type, &sorted, &places))
+        is_known = -1;
+    if (is_known == 1) {
+        Py_XSETREF(order->keys, Py_NewRef(keys));
+        Py_XSETREF(order->sorted, Py_NewRef(sorted));
+        Py_XSETREF(order->places, Py_NewRef(places));
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *pair = PyList_GET_ITEM(pairs, i);
-        PyTuple_SET_ITEM(sorted, i, Py_NewRef(PyTuple_GET_ITEM(pair, 0)));
-        places[PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1))] = i;
-    }
-    PyMem_Free(order->places);
-    order->places = places;
-    places = NULL;
-    Py_XSETREF(order->keys, Py_NewRef(keys));
-    Py_XSETREF(order->sorted, Py_NewRef(sorted));
-    is_known = 1;
-done:
-    PyMem_Free(places);
-    Py_XDECREF(sorted);
-    Py_XDECREF(pairs);
+    Py_XDECREF(found);
     Py_XDECREF(keys);
     return is_known;
 }
@@ -621,7 +579,7 @@ static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *va
     Py_ssize_t n = PyTuple_GET_SIZE(values);
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (read_held(w, PyTuple_GET_ITEM(sorted, i), 1) < 0) return leave(-1);
+        if (read_held(w, PyList_GET_ITEM(sorted, i), 1) < 0) return leave(-1);
         if (read_held(w, PyTuple_GET_ITEM(values, i), 0) < 0) return leave(-1);
     }
     return leave(0);
@@ -629,28 +587,27 @@ static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *va
 
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
-    Py_ssize_t n = PyDict_GET_SIZE(x);
-    PyObject *first = as_static ? NULL : first_key(x);
-    if (first == NULL)
+    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0;
+    PyObject *first, *value;
+    if (as_static || !next_item(x, &position, &first, &value))
         return push_node(w, type, n) < 0 || enter() < 0 ? -1 : leave(read_items(w, x));
+    Py_DECREF(value);
+    Py_DECREF(first);
 
     KeyOrder *order = &w->orders[((size_t)(uintptr_t)first / 16 + n) % N_ORDERS];
     PyObject *values = sorted_values(x, order);
-    int is_known = 1;
-    while (values == NULL && is_known == 1 && !PyErr_Occurred()) {
-        is_known = sort_keys(w, x, order); /* which runs Python, that may change any */
-        if (is_known == 1) values = sorted_values(x, order);
+    if (values == NULL && !PyErr_Occurred()) {
+        int is_known = sort_keys(x, order); /* which runs Python, that may change `x` */
+        if (is_known == 0) return push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, 0);
+        values = is_known == 1 ? sorted_values(x, order) : NULL;
+        if (values == NULL && !PyErr_Occurred()) changed_size(x);
     }
+    if (values == NULL) return -1;
 
-    int failed = -1;
-    if (values != NULL) {
-        PyObject *sorted = Py_NewRef(order->sorted); /* one below may take its place */
-        failed = read_sorted(w, type, sorted, values);
-        Py_DECREF(sorted);
-        Py_DECREF(values);
-    } else if (is_known == 0 && push_node(w, type, -1) == 0) {
-        failed = read_node(w, type, x, 0);
-    }
+    PyObject *sorted = Py_NewRef(order->sorted); /* one below may take its place */
+    int failed = read_sorted(w, type, sorted, values);
+    Py_DECREF(sorted);
+    Py_DECREF(values);
     return failed;
 }
 
