@@ -136,6 +136,7 @@ def decide(
     """
     shardings = [x.sharding if _has_value(x) else x for x in places]
     devices = [x.device_set for x in shardings if isinstance(x, Sharding)]
+
     waits = plan.blocks & WAITS
     if any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices):
         waits |= RESULTS
@@ -155,18 +156,21 @@ def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     try:
         with jax.ensure_compile_time_eval():  # a trace would record it
             placed = [x for x in arrays if isinstance(x, jax.Array)]
-            (device,) = here = (placed or [jax.device_put(0)])[0].devices()
+            first = placed[0] if placed else jax.device_put(0)
+            (device,) = here = first.devices()
             elsewhere = any(x.devices() != here for x in placed)
             mesh = jax.sharding.get_abstract_mesh()
             if is_cpu(device) or elsewhere or not mesh.empty:
                 return None
+
             with jax.default_device(device):
                 put = jax.device_put([x for x in arrays if isinstance(x, np.ndarray)])
             _wait_for(put, "transfer")
-            left = iter(put)
             _remember(put)
     except Exception:  # a tracer, or what JAX does not take: then the call says so
         return None
+
+    left = iter(put)
     return tuple([next(left) if isinstance(x, np.ndarray) else x for x in arrays])
 
 
@@ -186,11 +190,12 @@ def _remember(results: Sequence[Any]) -> None:
 
 
 def _not_computed(arguments: Sequence[Any]) -> list[Any]:
-    known = [_computed.get(id(x)) for x in arguments]
-    unknown = [
-        x for x, r in zip(arguments, known, strict=True) if not r or r() is not x
-    ]
-    return [x for x in unknown if isinstance(x, jax.Array)]  # NumPy arrays are copies
+    def is_computed(x: Any) -> bool:
+        known = _computed.get(id(x))
+        return known is not None and known() is x
+
+    arrays = [x for x in arguments if isinstance(x, jax.Array)]  # others are copies
+    return [x for x in arrays if not is_computed(x)]
 
 
 def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:

@@ -58,34 +58,39 @@ def _choose() -> Any:
             f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
             f"{', '.join(map(repr, _ENGINES))}."
         )
-    chosen: Any = _reference
-    if wanted != "python":
-        try:
-            chosen = importlib.import_module("._native", __package__)
-            chosen.setup(_NEEDED_BY_C)
-        except (ImportError, TypeError) as e:  # or of another version of this library
-            is_absent = isinstance(e, ModuleNotFoundError)
-            why = _why_absent() if is_absent else f"cannot be loaded ({e})"
-            if wanted == "native":
-                raise Misconfigured(
-                    f"EQX_FASTJIT_ENGINE=native, but the C extension {why}."
-                ) from None
-            chosen = _reference
-            warnings.warn(
-                f"eqx_fastjit: the C extension {why}, so calls use the plain "
-                "Python engine, which is not made for speed. "
-                "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
-                stacklevel=2,
-            )
+    chosen: Any = _reference if wanted == "python" else _native_engine(wanted)
+
     # A handle has no children, and is its own aux data: of another one, JAX would not
     # repeat a call by itself. (If this module failed before, it is registered already.)
     with contextlib.suppress(ValueError):
         jtu.register_pytree_node(Handle, lambda x: ((), x), chosen.same_handle)
+
     if not _agrees_with_jax(chosen):
         raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
+
+
+def _native_engine(wanted: str) -> Any:
+    """The C engine; or the plain Python one, with a warning, where it is not there."""
+    try:
+        native = importlib.import_module("._native", __package__)
+        native.setup(_NEEDED_BY_C)
+        return native
+    except (ImportError, TypeError) as e:  # or of another version of this library
+        is_absent = isinstance(e, ModuleNotFoundError)
+        why = _why_absent() if is_absent else f"cannot be loaded ({e})"
+
+    if wanted == "native":
+        raise Misconfigured(f"EQX_FASTJIT_ENGINE=native, but the C extension {why}.")
+    warnings.warn(
+        f"eqx_fastjit: the C extension {why}, so calls use the plain "
+        "Python engine, which is not made for speed. "
+        "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
+        stacklevel=3,
+    )
+    return _reference
 
 
 # --- the self-check -------------------------------------------------------------------
@@ -96,23 +101,32 @@ def _agrees_with_jax(engine: Any) -> bool:
 
     Runs nothing on a device: a program may still choose its devices.
     """
-    arrays: list[Any] = [np.zeros(2, np.float32) for _ in range(12)]
-    x, y, weight, bias, *more = arrays
-    named, plain, *others = [{"b": more[i], "a": more[i + 1]} for i in (0, 2, 4, 6)]
-    statics = {"in_features": 2, "out_features": 2, "use_bias": True}
+
+    def array() -> Any:
+        return np.zeros(2, np.float32)
+
+    def unsorted() -> dict[str, Any]:
+        return {"b": array(), "a": array()}
+
+    # Each kind of node that the engine reads or builds by itself: dictionaries by texts
+    # and by numbers, a Module, a named tuple; and some that only JAX flattens.
     module = object.__new__(eqx.nn.Linear)  # to define a class takes milliseconds
-    instance_dict(module).update(weight=weight, bias=bias, **statics)
-    texts, numbers = {"B": plain, "10": x, "9": y, "": None}, {10: bias, -9: weight}
+    statics = {"in_features": 2, "out_features": 2, "use_bias": True}
+    instance_dict(module).update(weight=array(), bias=array(), **statics)
+    by_text = {"B": unsorted(), "10": array(), "9": array(), "": None}
+    by_number = {10: array(), -9: array()}
     tree = (
-        [texts, numbers, _statics.Structure(*named.values()), module],
-        collections.OrderedDict(others[0]),
-        collections.defaultdict(list, others[1]),
+        [by_text, by_number, _statics.Structure(array(), array()), module],
+        collections.OrderedDict(unsorted()),
+        collections.defaultdict(list, unsorted()),
     )
+
     try:
         leaves, treedef = jtu.tree_flatten(tree)
         plan = engine.Plan(steps_of(tree), _statics.partition(tree)[1])
         handle = Handle(plan)
-        returned = jax.jit(lambda x: [x, handle]).trace(x).out_info
+        returned = jax.jit(lambda x: [x, handle]).trace(leaves[0]).out_info
+
         built, built_treedef = jtu.tree_flatten(plan.build(leaves))
         _, found = engine.read((tree,), False)
         return (
