@@ -5,8 +5,10 @@ import contextlib
 import importlib.machinery
 import os
 import sys
+import types
 import warnings
-from typing import Any, TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -144,9 +146,57 @@ def _agrees_with_jax(engine: Any) -> bool:
 # The module of the engine. (This file is imported when `filter_jit` is first looked up,
 # so that importing the package costs nothing and cannot fail.)
 ENGINE = _choose()
-# The base class of what is called, and what tells the engine about an instance of it.
+# The base class of what is called.
 Base = object if TYPE_CHECKING else ENGINE.Callable
-connect: Any = ENGINE.Callable._connect
+
+
+class Callee(Protocol):
+    """What the engine knows of what is called: a `Function`, or a `StagedCall`."""
+
+    # From each specialization to itself; and a cell with the one that was found last.
+    table: dict[Any, Any]
+    last: types.CellType
+    # So many arguments by position are the values of a call: there C need not bind.
+    n_positional: int
+
+    def specialize(self, values: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
+        """A new specialization for a call that has none, and the arrays of the call."""
+        ...
+
+    def complete_call(
+        self,
+        specialization: Any,
+        plan: Any,
+        values: tuple[Any, ...],
+        arrays: Sequence[Any],
+        results: Sequence[Any],
+        is_new: bool,
+        reads_numpy: bool,
+    ) -> None:
+        """A call has returned, of which C does not do all."""
+
+    def error_of_call(
+        self, specialization: Any, error: BaseException, values: tuple[Any, ...]
+    ) -> BaseException:
+        """A call has raised. Returns what is raised in place of that."""
+        ...
+
+
+def connect(
+    x: Any,
+    callee: Callee,
+    bind: Callable[..., tuple[Any, ...]],
+    target: Any = None,
+) -> None:
+    """Have calls of `x`, an instance of `Base`, go to a callee.
+
+    **Arguments:**
+
+    - `bind`: from the arguments of a call to its values.
+    - `target`: called in place of what the specialization calls.
+    """
+    more = callee.table, callee.last, callee.n_positional
+    ENGINE.Callable._connect(x, callee, bind, target, *more)
 
 
 def engine() -> str:

@@ -141,43 +141,48 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _connect(self, *parts: Any) -> None:
-        """What the engine needs of a function, or of a compiled call (the target)."""
-        object.__setattr__(self, "_parts", parts)
+    def _connect(self, callee: Any, bind: Any, target: Any, *_: Any) -> None:
+        """What `_engine.connect` says. C is told more, which it would look up often."""
+        object.__setattr__(self, "_parts", (callee, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        function, table, _, bind, _, *targets = self._parts  # C spares work by others
+        callee, bind, target = self._parts
+
         observer, began = _observer, None  # another thread may take it away
         if observer is not None:
             with contextlib.suppress(Exception):
                 began = observer.clock()
         values = bind(*args, **kwargs)
+
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
-            specialization = table.get(signature)
+            specialization = callee.table.get(signature)
             if specialization is None or specialization.is_stale():
-                specialization, arrays = function.specialize(values)
+                specialization, arrays = callee.specialize(values)
             set_active(specialization)
+
             numpy_bytes = _numpy_bytes(arrays)
             arrays, reads_numpy = _own(arrays, numpy_bytes)
-            (target,) = targets or [specialization.jitted]
+            if target is None:
+                target = specialization.jitted
             if observer is None:
                 returned = target(*arrays)
             else:
                 told = tuple(arrays), numpy_bytes, began
                 returned = observer.call(target, specialization, values, *told)
+
             *results, handle = flat_output(returned)
             plan, is_new = handle(), _here.is_new
-            function.complete_call(
+            callee.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
             return plan.build(results)
         except BaseException as e:
-            raise function.error_of_call(specialization, e, values)  # noqa: B904
+            raise callee.error_of_call(specialization, e, values)  # noqa: B904
         finally:
             _calls.pop()
             set_active(outer)

@@ -28,23 +28,28 @@ _T = TypeVar("_T")
 class StagedCall:
     """A call of a jitted function or bound method that is compiled ahead of time.
 
-    To a compiled call it is what a `Function` is to others.
+    To a compiled call it is what a `Function` is to others (`_engine.Callee`).
     """
+
+    n_positional = -1
 
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function: Function = jitted._function
         self.complete_call = self.function.complete_call
         self.error_of_call = self.function.error_of_call
         self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
+
         values = self.bind(*args, **kwargs)
         own, specialization, arrays = self.function.specialization_for(values)
         self.specialization = specialization
+
         # A table of its own: that of the function may be cleared. And another call may
         # have made the specialization, with objects that are changed later.
         own.jitted, own.flat = specialization.jitted, specialization.flat
         is_certain = own.flat.kept and own == specialization
         self.table = {own: own} if is_certain else {}
         self.last = types.CellType()
+
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
@@ -106,7 +111,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
 
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        connect(self, call, call.table, call.last, call.bind, -1, stage)
+        connect(self, call, call.bind, stage)
         self.__signature__ = inspect.signature(call.bind)
 
     def __copy__(self) -> Any:

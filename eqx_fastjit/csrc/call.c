@@ -114,7 +114,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *table;    /* a dict (`table.c`) */
     PyObject *last;     /* a cell with the specialization that was found last */
-    PyObject *function; /* `Function` */
+    PyObject *callee;   /* `_engine.Callee` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
     Py_ssize_t n_positional; /* so many by position are its values, unless they are -1 */
     PyObject *target;   /* called in place of the specialization's own, or NULL */
@@ -124,7 +124,7 @@ static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->table);
     Py_VISIT(self->last);
-    Py_VISIT(self->function);
+    Py_VISIT(self->callee);
     Py_VISIT(self->bind);
     Py_VISIT(self->target);
     return 0;
@@ -134,7 +134,7 @@ static int callable_clear(Callable *self) {
     self->vectorcall = NULL;
     Py_CLEAR(self->table);
     Py_CLEAR(self->last);
-    Py_CLEAR(self->function);
+    Py_CLEAR(self->callee);
     Py_CLEAR(self->bind);
     Py_CLEAR(self->target);
     return 0;
@@ -157,7 +157,7 @@ static Specialization *find(Callable *self, Walk *w) {
     if (found != NULL || PyErr_Occurred()) return found;
     PyObject *arrays;
     PyObject *made =
-        PyObject_CallMethodOneArg(self->function, shared.names[SPECIALIZE], w->values);
+        PyObject_CallMethodOneArg(self->callee, shared.names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
@@ -198,7 +198,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
-            self->function, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
+            self->callee, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
             arrays, results, active.is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
             NULL);
     Py_XDECREF(results);
@@ -211,7 +211,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, shared.names[ERROR_OF_CALL],
+        self->callee, shared.names[ERROR_OF_CALL],
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);
@@ -274,18 +274,18 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_connect(function, table, last, bind, n_positional, target)`, the target only of a compiled
-call: once, before the first call. */
+/* `_engine.connect`: once, before the first call. */
 static PyObject *callable_connect(Callable *self, PyObject *args) {
-    PyObject *function, *table, *last, *bind, *target = NULL;
-    if (!PyArg_ParseTuple(args, "OO!O!On|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
-                          &bind, &self->n_positional, &target))
+    PyObject *callee, *bind, *target, *table, *last;
+    if (!PyArg_ParseTuple(args, "OOOO!O!n", &callee, &bind, &target, &PyDict_Type, &table,
+                          &PyCell_Type, &last, &self->n_positional))
         return NULL;
-    Py_XSETREF(self->function, Py_NewRef(function));
+
+    Py_XSETREF(self->callee, Py_NewRef(callee));
+    Py_XSETREF(self->bind, Py_NewRef(bind));
+    Py_XSETREF(self->target, target == Py_None ? NULL : Py_NewRef(target));
     Py_XSETREF(self->table, Py_NewRef(table));
     Py_XSETREF(self->last, Py_NewRef(last));
-    Py_XSETREF(self->bind, Py_NewRef(bind));
-    Py_XSETREF(self->target, Py_XNewRef(target));
     self->vectorcall = callable_vectorcall;
     Py_RETURN_NONE;
 }
