@@ -309,6 +309,7 @@ def filter_jit(
         return ft.partial(
             filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
         )
+
     options = make_options(donate, asynchronous, jitkwargs)
     function = function_for(fun, options)
     if function.fun is None:
