@@ -45,10 +45,13 @@ def clearer(
     elif type(error) in _XLA_ERRORS:
         text = str(error)
         if _MARK in text:
-            better = _equinox_error(text.partition(_MARK)[2].partition(_ADVICE)[0])
+            _, _, message = text.partition(_MARK)
+            message, _, _ = message.partition(_ADVICE)
+            better = _equinox_error(message)
         elif "deleted" in text or "donate" in text:
             with contextlib.suppress(Exception):  # of a user's flatten function
                 better = type(error)(f"{text}\n{_about_donated(arguments())}")
+
     if better is None:
         return error
     better.__suppress_context__ = True  # as `raise better from None`
@@ -137,7 +140,9 @@ def _about_donated(arguments: list[tuple[str, Any]]) -> str:
         for path, x in jtu.tree_leaves_with_path(value)
         if is_array(x) and isinstance(x, jax.Array)
     }
-    if gone := {path: x for path, x in arrays.items() if x.is_deleted()}:
+
+    gone = {path: x for path, x in arrays.items() if x.is_deleted()}
+    if gone:
         (path, first), *more = gone.items()
         others = f" (and {len(more)} more)" if more else ""
         by = _donors(first)
@@ -146,10 +151,12 @@ def _about_donated(arguments: list[tuple[str, Any]]) -> str:
             f"`{path}`{others} was deleted{donated}. Use what that call has returned, "
             "or do not donate it."
         )
+
+    # Or one array is donated twice.
     paths: dict[Any, list[str]] = collections.defaultdict(list)
     for path, x in arrays.items():
         paths[_buffer(x)].append(path)
-    (same, *_) = [found for found in paths.values() if len(found) > 1]
+    same, *_ = [found for found in paths.values() if len(found) > 1]
     names = " and ".join(f"`{path}`" for path in same)
     return f"{names} are one array, which is donated. Pass a copy of it."
 
@@ -162,8 +169,11 @@ def _donors(x: Any) -> str:
         if specialization is None or specialization.flat.options.donate == "none":
             continue
         if any((a.shape, a.dtype) == (x.shape, x.dtype) for a, _ in fact.kinds):
-            line = f" ({fact.frames[0].file}:{fact.frames[0].line})" * bool(fact.frames)
-            calls.setdefault(fact.function.name, f"`{fact.function.name}`{line}")
+            name = fact.function.name
+            line = ""
+            if fact.frames:
+                line = f" ({fact.frames[0].file}:{fact.frames[0].line})"
+            calls.setdefault(name, f"`{name}`{line}")
     return " or ".join(calls.values())
 
 

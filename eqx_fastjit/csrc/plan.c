@@ -12,9 +12,11 @@ typedef PyObject *(*Build)(const Step *step, PyObject *const **arrays);
 
 struct Step {
     Build build;
-    PyObject *data;                                /* owned */
-    PyObject *fields, *names, *descriptor;         /* of a Module: borrowed from `data` */
-    PyTypeObject *type;                            /* the same */
+    PyObject *data; /* owned */
+    /* Of a Module, borrowed from `data`. */
+    PyTypeObject *type;
+    PyObject *fields, *names;
+
     Py_ssize_t n;
     Step *parts;
 };
@@ -74,9 +76,7 @@ static PyObject *build_module(const Step *step, PyObject *const **arrays) {
     PyObject *fields = with_items(PyDict_Copy(step->fields), step->names, step, arrays);
     if (fields == NULL) return NULL;
     PyObject *module = step->type->tp_alloc(step->type, 0);
-    if (module != NULL &&
-        Py_TYPE(step->descriptor)->tp_descr_set(step->descriptor, module, fields) < 0)
-        Py_CLEAR(module);
+    if (module != NULL && PyObject_GenericSetDict(module, fields, NULL) < 0) Py_CLEAR(module);
     Py_DECREF(fields);
     return module;
 }
@@ -126,9 +126,8 @@ static void step_clear(Step *step) {
 
 /* What `build_module` needs. */
 static int step_set_module(Step *step) {
-    int is_read = PyArg_ParseTuple(step->data, "O!O!O!O!", &PyType_Type, &step->type,
-                                   &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
-                                   &PyGetSetDescr_Type, &step->descriptor);
+    int is_read = PyArg_ParseTuple(step->data, "O!O!O!", &PyType_Type, &step->type, &PyDict_Type,
+                                   &step->fields, &PyTuple_Type, &step->names);
     return is_read ? 0 : -1;
 }
 
@@ -199,7 +198,6 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTuple(args, "OO", &root, &structure)) return NULL;
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    self->blocks = -1;
     self->root = PyMem_Calloc(1, sizeof(Step));
     if (self->root == NULL)
         PyErr_NoMemory();
