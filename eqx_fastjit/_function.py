@@ -130,7 +130,7 @@ class Function:
         kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
-        made.jitted = jax.jit(made.flat, **kwargs)
+        made.jitted = self.jit(made.flat, kwargs)
 
         # Where it is found.
         if made.static_numpy:
@@ -142,6 +142,10 @@ class Function:
             self.table.pop(made, None)  # of which a static was changed since
             self.table[made] = made
         return made, arrays
+
+    def jit(self, flat: Any, kwargs: dict[str, Any]) -> Any:
+        """What a specialization calls. (A function from a file may have native code.)"""
+        return jax.jit(flat, **kwargs)
 
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
