@@ -143,8 +143,8 @@ class Function:
             self.table[made] = made
         return made, arrays
 
-    def jit(self, flat: Any, kwargs: dict[str, Any]) -> Any:
-        """What a specialization calls. (A function from a file may have native code.)"""
+    def jit(self, flat: Any, kwargs: Any) -> Any:
+        """What a specialization calls. (Of a file, that may be native code.)"""
         return jax.jit(flat, **kwargs)
 
     def forget(self, specialization: Any) -> None:
