@@ -19,7 +19,7 @@ import numpy as np
 from . import _callables, _facts
 from ._blocking import ARGUMENTS, block, decide, RESULTS, UNDECIDED, WAITS
 from ._engine import ENGINE, forget_readers
-from ._errors import clearer
+from ._errors import clearer, name_static
 from ._options import arguments_of_jit, Options
 from ._private import on_clear_caches, Tracer, values_inside
 from ._statics import is_array, partition, Structure, Walk
@@ -207,6 +207,8 @@ class Function:
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.forget(specialization)
+        else:
+            name_static(error, lambda: self.arguments_of(values))
         return clearer(error, lambda: self.arguments_of(values))
 
     # --- specializations ---

@@ -378,6 +378,11 @@ class Walk:
             self._later((state,), True)
 
 
+def compared_by_equality(x: Any) -> list[Any]:
+    """The statics in a value that are compared by their own `==`."""
+    return [item[1] for item in Walk(x).trail if type(item) is tuple]
+
+
 # By the `id` of a type, as a metaclass may compare its classes by an `__eq__`. Those of
 # types that have died are dropped.
 _readers: dict[int, Reader] = {}

@@ -1,10 +1,11 @@
 """Generate parts of the README and of the documentation.
 
-    python -m scripts.generate_docs [--picture]
+    python -m scripts.generate_docs [--doctor]
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, the doctor's report on an example, or tables of the files in
-benchmarks/results, and draws the figures; with `--picture`, the doctor's page as well.
+benchmarks/results, and draws the figures. With `--doctor`, the example is run again:
+its report is kept in benchmarks/results, and the beginning of its page as a picture.
 """
 
 import json
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import instructions, pages, plot, table, upstream, whole
+from benchmarks import instructions, pages, plot, results_file, table, upstream, whole
 from benchmarks.cases import GROUPS
 from scripts import startup
 
@@ -65,21 +66,19 @@ def _help(name: str, page: Path) -> str:
 
 
 def _doctor(name: str, page: Path) -> str:
-    """The doctor's report on an example; by the name `first`, only what can be saved.
+    """The doctor's report on the example; by the name `first`, its first two rows."""
+    results = _results("doctor")
+    lines: list[str] = results["report"]
+    if name != "first":
+        made_by = pages.made_by(results)
+        return "\n".join(["```text", *lines, "```", "", made_by])
 
-    To record the example again:
-
-        EQX_FASTJIT_LOG=run.jsonl eqx-fastjit run examples/faulty_train.py
-        sed "s#$PWD/##g" run.jsonl > benchmarks/results/faulty_train.jsonl
-    """
-    text = _run("doctor", "benchmarks/results/faulty_train.jsonl").stderr
-    text, _, _ = text.strip().partition("\nAn event file")
-    if name == "first":
-        until_second_row, _, _ = text.partition("\n2 ")
-        head, first_row = until_second_row.split("\n1 ")
-        command, seconds = head.replace("\n", " ").replace(":", "").split(" ran ")
-        text = f"$ {command}\n{textwrap.fill(f'ran {seconds}', 80)}\n1 {first_row}\n..."
-    return "\n".join(["```text", *map(str.rstrip, text.splitlines()), "```"])
+    rows = [i for i, line in enumerate(lines) if re.match(r"\d+ ", line)]
+    title = " ".join(lines[: rows[0]])
+    command, seconds = title.replace(":", "", 1).split(" ran ", 1)
+    head = textwrap.wrap(f"ran {seconds}", 80)
+    shown = [f"$ {command}", *head, *lines[rows[0] : rows[2]], "..."]
+    return "\n".join(["```text", *shown, "```"])
 
 
 # --- benchmarks -----------------------------------------------------------------------
@@ -137,13 +136,19 @@ def generated(page: Path) -> str:
     return _PART.sub(replace, page.read_text(encoding="utf-8"))
 
 
-def _take_picture() -> None:
-    """Save how the doctor's page begins, in both schemes."""
+def _record_doctor() -> None:
+    """Keep the doctor's report on the example, and how its page begins."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = f"{folder}/doctor.html"
-        _run("doctor", "--html", file, "benchmarks/results/faulty_train.jsonl")
+        report = _run("doctor", "--html", file, "examples/faulty_train.py").stderr
+
+        results = results_file.new_results("scripts.generate_docs")
+        del results["cases"]
+        lines = [line.rstrip() for line in report.strip().splitlines()]
+        text = json.dumps({**results, "report": lines}, indent=1)
+        (RESULTS / "doctor.json").write_text(f"{text}\n", encoding="utf-8")
 
         chromium = shutil.which("chromium")
         with playwright.chromium.launch(
@@ -158,8 +163,8 @@ def _take_picture() -> None:
 
 def main() -> None:
     """Write all pages and figures."""
-    if "--picture" in sys.argv:
-        _take_picture()
+    if "--doctor" in sys.argv:
+        _record_doctor()
     plot.save_figures(_by_device(), FIGURES)
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")

@@ -114,6 +114,7 @@ def doctor(
                 "doctor: another one is watching this process already. Use one at a "
                 "time, in one thread."
             )
+
     try:
         yield result
     finally:

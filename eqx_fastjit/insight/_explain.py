@@ -112,6 +112,8 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     info = None if f is None else jitted_function(f).info
     name = "all jitted functions" if info is None else title_of(info)
     events = history(info)
+
+    # What was compiled again, and what of it nothing is known of any more.
     rows: list[Row] = []
     told: set[Event] = set()
     for table, inside in tables_of(events):
@@ -124,6 +126,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     gone = sum(counts[shared(e)] > 1 for e in unknown)
     if gone:
         watch(describe_from_now_on)
+
     return Explanation(
         name,
         sum(e.traced and not e.failed for e in events),

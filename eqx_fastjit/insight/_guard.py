@@ -90,6 +90,7 @@ class guard(contextlib.ContextDecorator):
         self._counts[key] += 1
         if self._limit is not None and self._counts[key] <= self._limit:
             return
+
         reason = reason_of(event, history(event.function))
         if self._limit is not None:
             what = f"may be traced at most {plural(self._limit, 'time')} here."
@@ -97,11 +98,13 @@ class guard(contextlib.ContextDecorator):
             what = "is compiled for a program that it had."
         else:
             return
+
         why = [f"{reason.cause}, at {show_place(line_of(event))}"]
         why += map(part_text, reason.parts)
         message = "\n  ".join([f"{title_of(event.function)} {what}", *why])
         if not self._warn:
             raise RetraceError(message)
+
         file, line = event.frames[0][:2] if event.frames else ("<unknown>", 1)
         # At the call's own line, which Python cannot find from here.
         warnings.warn_explicit(message, RetraceWarning, file, line)

@@ -1,4 +1,4 @@
-"""`eqx-fastjit profile`: where Python was in a program, and whether dispatch matters.
+"""`eqx-fastjit profile`: where Python was in a program, and where its time went.
 
 Pyinstrument draws the tree, of the samples that the doctor takes as well. Nothing here
 imports JAX before the program does.
@@ -12,49 +12,41 @@ import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ._watch import Watch
 from ._words import show_place, show_seconds, wrapped
-from .record._samples import INTERVAL, Position, Sampler, Stack
+from .record._samples import INTERVAL, Position, Stack
 
 
 class ProgramProfile:
-    """Samples a program that is run in this thread, and what the device does then."""
+    """Samples a program that is run in this thread, as the doctor does."""
 
     def __init__(self) -> None:
-        # Of a program that uses the engine.
-        self._calls: Any = None
-        self._started, self._cpu = time.time(), time.process_time()
+        self._cpu = time.process_time()
         # The tree begins where these frames end.
         around = traceback.walk_stack(sys._getframe(1))
         self._around = [Position(frame.f_code, -1) for frame, _ in around]
-        self._sampler = Sampler()
-        self._sampler.start()
+        self._watch = Watch()
 
     def begin(self) -> None:
         """The program uses the engine from now on."""
-        from .record._calls import Calls
-        from .record._events import unwatch, watch
-
-        watch(self._sampler.on_event)
-        self._calls = Calls().__enter__()
-        self._calls.callback(unwatch, self._sampler.on_event)
+        self._watch.jax_imported()
 
     def report(self) -> str:
-        """Where Python was in the program, which is over, and what the device did."""
-        self._sampler.stop()
-        if self._calls is not None:
-            self._calls.close()
-        if why_not := self._sampler.why_not:
-            return f"Where Python was is not known: {why_not}."
+        """Where Python was in the program, which is over, and where its time went."""
+        uses_jax, sampler = self._watch.stop(), self._watch.sampler
+        if sampler.why_not:
+            return f"Where Python was is not known: {sampler.why_not}."
 
         from ._profile import tree_text
 
-        running = self._sampler.seconds()
-        texts = [_outside_of_jit(running)]
-        if self._calls is not None:
-            texts.append(str(self._calls.use() or ""))
-        tree = tree_text(self._session([running, self._sampler.set_aside()]))
-        last = ["\n".join(wrapped(text)) for text in texts if text]
-        return "\n\n".join([tree, *last])
+        texts = [tree_text(self._session([sampler.seconds(), sampler.set_aside()]))]
+        if uses_jax:
+            from .show._text import time_of
+
+            report = self._watch.report("", 0)
+            sentences = [_outside_of_jit(report.run.activities), time_of(report)]
+            texts += ["\n".join(wrapped(x)) for x in sentences if x]
+        return "\n\n".join(texts)
 
     def _session(self, parts: Iterable[Mapping[Stack, float]]) -> Any:
         from pyinstrument.session import Session
@@ -67,11 +59,11 @@ class ProgramProfile:
         duration = sum(seconds for _, seconds in records)
         return Session(
             frame_records=records,
-            start_time=self._started,
+            start_time=self._watch.started,
             duration=duration,
             min_interval=INTERVAL,
             max_interval=INTERVAL,
-            sample_count=self._sampler.count,
+            sample_count=self._watch.sampler.count,
             start_call_stack=_frames(Stack(tuple(self._around), False)),
             target_description="",
             cpu_time=time.process_time() - self._cpu,
@@ -80,12 +72,12 @@ class ProgramProfile:
         )
 
 
-def _outside_of_jit(samples: Mapping[Stack, float]) -> str:
+def _outside_of_jit(found: Iterable[Any]) -> str:
     """How long operations ran outside of jit, and which line ran for longest."""
-    from .record._activity import activities, OPERATIONS
+    from .record._activity import OPERATIONS
 
     seconds = collections.defaultdict[str, float](float)
-    for activity in activities(samples):
+    for activity in found:
         if activity.kind == OPERATIONS:
             place = activity.statement.place
             seconds[f"{place.function} ({show_place(place)})"] += activity.seconds

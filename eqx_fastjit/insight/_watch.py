@@ -34,8 +34,8 @@ class Watch:
         # Of a program that has imported JAX.
         self._calls: Any = None
         self._own_seconds = 0.0
-        self._sampler = Sampler()
-        self._sampler.start()
+        self.sampler = Sampler()
+        self.sampler.start()
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
@@ -60,7 +60,7 @@ class Watch:
         """The program is over. Returns whether it had imported JAX."""
         global _current
         self.seconds, _current = time.time() - self.started, None
-        self._sampler.stop()
+        self.sampler.stop()
         if self._calls is None:
             self.notes.append("The program did not import JAX.")
             return False
@@ -82,7 +82,7 @@ class Watch:
         timed = self._calls.timed
         of_jit = [e for e in self.events if e.is_outside and e.function.place]
         notes = [*self.notes, *self._calls.notes]
-        if why_not := self._sampler.why_not:
+        if why_not := self.sampler.why_not:
             notes.append(f"Where else Python was is not known: {why_not}.")
         run = Run(
             program,
@@ -92,14 +92,14 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=sorted(self._calls.waits.values(), key=lambda x: -x.seconds),
+            waits=sorted(self._calls.waits.found.values(), key=lambda x: -x.seconds),
             stale=[*self._stale.found.values()],
             looks=self.looks,
-            device=self._calls.use(),
+            ahead=self._calls.ahead,
             timed=timed,
             calls=calls._replace(doctor=calls.doctor + self._own_seconds),
             activities=activities(
-                self._sampler.seconds(),
+                self.sampler.seconds(),
                 [x for one in timed for x in one.lines],
                 [e.frames[0] for e in of_jit if e.frames],
             ),
@@ -121,4 +121,4 @@ class Watch:
         own = time.perf_counter() - began
         if threading.current_thread() is threading.main_thread():
             self._own_seconds += own
-        self._sampler.on_event(event, own)
+        self.sampler.on_event(event, own)

@@ -4,7 +4,6 @@ import jax
 import pytest
 
 import eqx_fastjit
-from benchmarks import suite
 from benchmarks.case import CASES, CONTENDERS
 from benchmarks.cases import choose, GROUPS, UnknownCase
 from benchmarks.programs import PROGRAMS
@@ -91,10 +90,3 @@ def test_contenders_that_differ_are_refused(other):
     calls = {"jit": lambda: jax.numpy.ones(2), "ours": lambda: other}
     with pytest.raises(OutputsDiffer, match="ours and jit return different results"):
         check_equal(calls)
-
-
-def test_asv_skips_a_case_without_the_contender():
-    """docs.yml runs asv itself."""
-    with pytest.raises(NotImplementedError, match="error_if has no flat"):
-        suite.Ratios().setup("flat", "error_if")
-    assert suite._ratio("error_if", "eqx", "blocked", 1) > 0

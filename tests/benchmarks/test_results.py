@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import pages, plot, results_file, table
+from benchmarks import results_file, table
 from benchmarks.results_file import dumps, new_results
 
 
@@ -45,22 +45,6 @@ def test_a_busy_machine_is_named(load, is_busy, monkeypatch):
     assert ("busy (load 3, 2 cores)" in results_file.busy()) == is_busy
 
 
-def test_a_report_has_what_a_newcomer_asks_for_first(results):
-    text = pages.report({**results, "busy": "This machine is busy"}, dispatch=False)
-    assert text.startswith("**eqx_fastjit over each: until the result is ready")
-    assert "until the call returns" not in text.lower()
-    for part in ("First calls", "This machine is busy", "Not timed: mlp_4: ValueError"):
-        assert part in text
-
-
-def test_equinox_has_no_times_until_calls_return(results):
-    """Its calls block."""
-    text = pages.report(results, dispatch=True)
-    _, _, table_of_dispatch = text.partition("**Until the call returns")
-    head = table_of_dispatch.splitlines()[2]
-    assert "jax.jit" in head and "equinox" not in head
-
-
 def test_a_median_whose_interval_is_wider_than_itself_is_not_shown():
     noise, ones = [1.0, 3.0, 9.0], [1.0] * 3
     dash = "–"  # noqa: RUF001
@@ -68,17 +52,3 @@ def test_a_median_whose_interval_is_wider_than_itself_is_not_shown():
     assert table.ratio_cell({"ours": noise, "jit": ones}, "jit") == dash
     # No ratio is shown of what was not measured, though they agree in each round.
     assert table.ratio_cell({"ours": noise, "jit": noise}, "jit") == dash
-
-
-@pytest.mark.parametrize(("high", "is_bold"), [(0.994, True), (0.996, False)])
-def test_a_ratio_is_bold_if_its_interval_is_below_1_as_printed(high, is_bold):
-    times = {"ours": [0.9, 0.95, high], "jit": [1.0] * 3}
-    assert table.ratio_cell(times, "jit").startswith("**") == is_bold
-
-
-def test_figures(results, tmp_path):
-    plot.save_figures({"cpu": results}, tmp_path)
-    assert {x.name for x in tmp_path.iterdir()} == {"calls.svg", "calls-dark.svg"}
-    # Matplotlib puts each text into a comment.
-    for text in ("equinox, CPU", "1.00", "jax.jit, CPU", "0.10", "0.08"):
-        assert f"<!-- {text} -->" in (tmp_path / "calls.svg").read_text()

@@ -1,4 +1,4 @@
-"""Random programs: ours against no jit, `equinox.filter_jit` and the reference.
+"""Random programs: eqx_fastjit against no jit, `equinox.filter_jit` and the reference.
 
 Hypothesis draws a *program* as plain data (`draws.py`): descriptions of values, and
 steps that call a jitted function with them or change them in place. `trees.py` builds

@@ -101,7 +101,7 @@ def static(scalars, *, mutable, arrays, dictionary=_dict):
                 _many("set", APART),
                 _many("deque", inner),
                 _tagged("mutable", inner),
-                _tagged("configured", inner),
+                _tagged("unhashed", inner),
                 _tagged("namespace", inner),
                 _tagged("inner", inner),
             ]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from tests.support.modules import Frozen, Hashed, Holder, Inner, Node, Pair
+from tests.support.modules import Frozen, Hashed, Holder, Inner, Node, Pair, Unhashed
 
 
 @dataclasses.dataclass
@@ -34,16 +34,6 @@ class Registered:
     tag: object = dataclasses.field(metadata={"static": True})
 
 
-class Configured:
-    """Has an `__eq__` and no hash."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __eq__(self, other):
-        return type(other) is Configured and self.value == other.value
-
-
 FUNCTIONS = {"tanh": jnp.tanh, "sin": math.sin, "int": int, "Pair": Pair}
 OBJECTS = [object() for _ in range(3)]
 FLOATS = {"nan": math.nan, "-0.0": -0.0, "inf": math.inf}
@@ -59,7 +49,7 @@ HOLDERS = {
     "frozen": Frozen,
     "mutable": Mutable,
     "hashed": Hashed,
-    "configured": Configured,
+    "unhashed": Unhashed,
     "inner": Inner,
     "namespace": lambda x: types.SimpleNamespace(value=x),
 }
@@ -129,7 +119,7 @@ def parts_of(x):
     return []
 
 
-_WITH_VALUE = Frozen, Mutable, Hashed, Configured, Inner, types.SimpleNamespace
+_WITH_VALUE = Frozen, Mutable, Hashed, Unhashed, Inner, types.SimpleNamespace
 _STATIC_PARTS = {"static", "tag", "aux"}
 
 
@@ -174,7 +164,7 @@ def arrays(x):
 
 _MUTABLE = (
     *(list, dict, set, collections.deque),
-    *(Mutable, Configured, types.SimpleNamespace),
+    *(Mutable, Unhashed, types.SimpleNamespace),
 )
 
 

@@ -155,14 +155,6 @@ def test_a_default_that_is_changed_by_the_function():
     assert [float(g(X, [])), float(g(X, []))] == [2, 2]
 
 
-def test_a_value_that_equals_the_default():
-    """What is passed is used, also if it equals the default by `==`."""
-    f = filter_jit(lambda x, n=1: (x, n))
-    for n in (True, 1.0, 1):
-        assert type(f(X, n)[1]) is type(n)
-    assert type(f(X)[1]) is int
-
-
 def test_a_signature_that_is_not_the_functions_own():
     """What the function accepts counts, and not `__signature__` or `__wrapped__`."""
 

@@ -16,7 +16,7 @@ import pytest
 
 from eqx_fastjit import _function, engine, filter_jit
 from tests.support.memory import collect, dead, Held, references
-from tests.support.modules import Hashed, Holder
+from tests.support.modules import Hashed, Holder, Unhashed
 from tests.support.programs import run_program
 from tests.support.traces import count_traces
 
@@ -72,7 +72,7 @@ class OneHash(float):
 
 @pytest.mark.parametrize("static", [int, OneHash])
 def test_a_full_cache_is_emptied(monkeypatch, static):
-    """More signatures than a function keeps are traced anew, with the right results."""
+    """Signatures beyond those that are kept are traced again, with right results."""
     monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 3)
     f, traces = count_traces(lambda x, n: x + float(n))
     numbers = [1, 2, 3, 1, 4, 4, 1, 2]
@@ -96,7 +96,7 @@ def test_calls_that_fail_take_no_room(monkeypatch):
 
 
 def test_a_static_that_cannot_be_read_any_more():
-    """It was changed after its trace: other calls are traced anew."""
+    """It was changed after its trace: other calls are traced again."""
 
     def config():
         return collections.defaultdict(int, {1: 2})
@@ -156,13 +156,6 @@ def test_a_function_dies_that_its_own_programs_refer_to(how):
     assert dead(*refs) == [True] * 6
 
 
-class Unhashable:
-    """Has an `__eq__` and no hash."""
-
-    def __eq__(self, other):
-        return type(other) is type(self)
-
-
 class Adds:
     def __call__(self, x):
         return x + 1
@@ -207,7 +200,7 @@ def test_a_class_of_statics_dies(kind):
         "same": lambda: type("Own", (), {}),
         "hashed": lambda: type("Own", (Hashed,), {}),
         "fields": lambda: dataclasses.make_dataclass("Own", [("value", int)]),
-        "state": lambda: type("Own", (Unhashable,), {}),
+        "state": lambda: type("Own", (Unhashed,), {}),
     }[kind]
     f = filter_jit(lambda x, static: x)
     classes = [make() for _ in range(3)]

@@ -12,6 +12,7 @@ import pytest
 from jax.interpreters import mlir
 
 from eqx_fastjit import filter_jit
+from tests.support.device import late
 from tests.support.modules import Holder, Inner, Node
 from tests.support.traces import count_traces
 
@@ -101,13 +102,6 @@ def aligned(shape):
     memory = np.zeros(4 * int(np.prod(shape)) + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + memory.size - 64].view(np.float32).reshape(shape)
-
-
-def late(x):
-    """`x`, which is read after the caller could have changed it."""
-    busy = jnp.ones((300, 300)) / 300
-    busy = jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ y), busy)
-    return x + 0 * busy.sum().astype(x.dtype)
 
 
 def check_refilled(call, shape):

@@ -124,6 +124,15 @@ def test_an_eq_that_raises(cls, place):
     assert f(*args) == 4
 
 
+def test_the_error_names_the_argument_that_cannot_be_compared():
+    f = filter_jit(lambda x, options: x)
+    f(X, {"first": 1, "kind": (EqIsAnArray(),)})
+    with pytest.raises(ValueError, match="ambiguous") as info:
+        f(X, {"first": 1, "kind": (EqIsAnArray(),)})
+    (note,) = info.value.__notes__
+    assert "EqIsAnArray.__eq__" in note and "`options`" in note
+
+
 @pytest.mark.parametrize("place", ["argument", "field", "list", "Module"])
 def test_a_hash_that_raises(place):
     """Such a static is compared by its state."""
@@ -325,15 +334,15 @@ def test_an_unflatten_function_that_raises():
 def test_a_flatten_function_that_makes_its_children_anew():
     """Arrays that only the call holds are alive for as long as it takes."""
 
-    class Anew:
+    class Fresh:
         pass
 
     jtu.register_pytree_node(
-        Anew, lambda _: ((jnp.full(3, 2.0), [float("2.5")]), None), lambda _, xs: xs[0]
+        Fresh, lambda _: ((jnp.full(3, 2.0), [float("2.5")]), None), lambda _, xs: xs[0]
     )
     f = filter_jit(lambda t: t * 2)
     for _ in range(3):
-        assert f(Anew()).tolist() == [4, 4, 4]
+        assert f(Fresh()).tolist() == [4, 4, 4]
 
 
 # --- what re-enters ---

@@ -186,26 +186,6 @@ def test_results_whose_classes_check_their_parts():
             assert jtu.tree_structure(out) == jtu.tree_structure(around(Checks(X)))
 
 
-def test_a_training_step_returns_the_model():
-    """The result of a step is the argument of the next, without a new trace."""
-    optimiser = optax.adam(1e-2)
-
-    def step(model, state, x):
-        grads = eqx.filter_grad(lambda m: jnp.sum(jax.vmap(m)(x) ** 2))(model)
-        updates, state = optimiser.update(grads, state)
-        return eqx.apply_updates(model, updates), state
-
-    f, traces = count_traces(step)
-    model = eqx.nn.MLP(3, 1, 4, 2, key=jax.random.key(0))
-    theirs = model, optimiser.init(eqx.filter(model, eqx.is_array))
-    ours, jitted = theirs, eqx.filter_jit(step)
-    with jax.numpy_dtype_promotion("standard"):
-        for _ in range(5):
-            ours, theirs = f(*ours, X[None]), jitted(*theirs, X[None])
-    assert eqx.tree_equal(ours, theirs)
-    assert len(traces) == 1
-
-
 def test_arguments_and_results_that_are_nested_deeply():
     """They may be as deep as under Equinox, which JAX's own functions build."""
     deep = functools.reduce(lambda inner, _: [inner], range(800), X)

@@ -60,13 +60,3 @@ def test_a_state_is_used_once():
     state.set(model.index, jnp.array(3))
     with pytest.raises(ValueError, match="state"):
         filter_jit(_step)(model, state, X)
-
-
-def test_inference_mode():
-    """`eqx.nn.inference_mode` changes a flag, which is a static: one more trace."""
-    f, traces = count_traces(lambda m, x, key: m(x, key=key))
-    model = eqx.nn.Dropout(0.5)
-    for _ in range(2):
-        f(model, X, jr.key(0))
-        assert (f(eqx.nn.inference_mode(model), X, jr.key(0)) == X).all()
-    assert len(traces) == 2

@@ -119,9 +119,3 @@ def test_errors_say_what_is_wrong(module, tmp_path, capsys, function, args, mess
     assert export(module, function, args) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "f").exists()
-
-
-def test_a_file_that_is_none_is_an_error(module, capsys):
-    for name in ("none", f"{module}.py"):
-        assert cli.main(["show", name]) == 2
-        assert name in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_a_block(monkeypatch):
     assert "doctor: training" in text and "n 0, 1, 2, ... [number]" in text
     assert "Compilations" in report.text(verbose=True) and "Compilations" not in text
     as_dict = report.to_dict()
-    assert as_dict["schema"] == 6 and len(as_dict["run"]["events"]) == 3
+    assert as_dict["schema"] == 7 and len(as_dict["run"]["events"]) == 3
     assert "<html" in report.to_html() and report.to_html().count("http") <= 1
     monkeypatch.setitem(
         sys.modules, "eqx_fastjit.insight.show._page", None

@@ -1,8 +1,10 @@
 """What each call costs: where the seconds went, donation, and that nothing is left."""
 
+import json
 import os
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit, insight
-from eqx_fastjit.insight._watch import Watch
+from tests.support.commands import command
 
 
 def shares(report):
@@ -45,6 +47,27 @@ def test_operations_outside_of_jit_are_no_other_python():
     assert row.parts[0].what.startswith("(x - jnp.mean(x)) / ")
 
 
+def test_what_statements_of_a_loop_compile_is_in_their_row():
+    """A lambda is in the statement that has it; to read a value is no operation."""
+    step = filter_jit(lambda total, x: total + jnp.sum(x))
+
+    def program():
+        total, x = jnp.zeros(()), jnp.arange(7.0)
+        for _ in range(8000):
+            scaled = jax.tree.map(lambda x: (x - jnp.mean(x)) * 2.0, x)
+            total = step(total, scaled)
+            float(total)
+
+    jax.clear_caches()
+    with insight.doctor() as report:
+        program()
+    (row,) = [x for x in report.rows if x.parts[0].rule.startswith("eager")]
+    (part,) = row.parts
+    assert (row.function, part.rule, part.count) == ("program", "eager-calls", 7999)
+    assert part.what.startswith("scaled = jax.tree.map")
+    assert part.edit == "move into `<lambda>`" and row.compilations >= 3
+
+
 def test_other_python_is_at_its_line():
     with insight.doctor() as report:
         total = sum(i * i for i in range(4_000_000))
@@ -64,6 +87,16 @@ def test_functions_of_jax_jit_have_their_name():
             x = step(x)
         x.block_until_ready()
     assert shares(report)[0] in ("jit", "device")
+
+
+@pytest.mark.parametrize("load", [1000.0, 0.0])
+def test_a_busy_machine_is_said_to_be(load, monkeypatch):
+    """If the program has had the CPU for less than its time."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0), raising=False)
+    with insight.doctor() as report:
+        time.sleep(0.1)
+    text = " ".join(report.text().split())
+    assert ("a load of 1000.0" in text) == bool(load)
 
 
 # --- donation ---
@@ -171,11 +204,17 @@ def test_which_mode_donates(step, batch, mode):
 
 
 def test_after_the_block_the_process_is_as_before():
-    before = signal.getsignal(signal.SIGURG), threading.active_count()
+    """JAX, NumPy and Python's signals and threads, though not meanwhile."""
+
+    def state():
+        owners = type(jnp.ones(())), np, jax
+        names = [x for owner in owners for x in vars(owner).values()]
+        return [*names, signal.getsignal(signal.SIGURG), threading.active_count()]
+
+    before = state()
     with insight.doctor():
-        assert signal.getsignal(signal.SIGURG) is not before[0]
-        jnp.ones(3) + 1
-    assert (signal.getsignal(signal.SIGURG), threading.active_count()) == before
+        assert sum(x is not y for x, y in zip(before, state(), strict=True)) > 5
+    assert [*map(id, state())] == [*map(id, before)]
 
 
 def test_a_program_that_handles_the_signal_keeps_its_handler():
@@ -196,14 +235,42 @@ def test_a_program_that_handles_the_signal_keeps_its_handler():
 def test_the_exception_of_the_block_is_never_replaced(monkeypatch, capsys, fails):
     """Nor is one raised if the report fails: one line says so."""
 
-    def broken(*args):
-        raise ZeroDivisionError("in the doctor")
-
     if fails:
-        monkeypatch.setattr(Watch, "report", broken)
+        monkeypatch.setattr(os, "getloadavg", lambda: 1 / 0)
     step = filter_jit(lambda x: (x + 1, x.sum()), asynchronous=False)
     with pytest.raises(KeyboardInterrupt), insight.doctor():
         step(jnp.ones(3))
         os.kill(os.getpid(), signal.SIGINT)
         step(jnp.ones(3))
     assert capsys.readouterr().err.count("no report on this block") == fails
+
+
+USES_EQUINOX = """
+import equinox as eqx
+import jax.numpy as jnp
+
+@eqx.filter_jit
+def first(x):
+    return x + 1
+
+@eqx.filter_jit
+def second(x):
+    return x * 2
+
+x = jnp.ones(3)
+for _ in range(10000):
+    first(x)
+    second(x)
+"""
+
+
+def test_what_the_import_saves_is_one_row(tmp_path):
+    program, report = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(USES_EQUINOX)
+    command("doctor", "--json", report, program)
+    rows = json.loads(report.read_text())["rows"]
+    (row,) = [x for x in rows if x["parts"][0]["rule"] == "equinox-jit"]
+    (part,) = row["parts"]
+    assert {*row["function"].split(", ")} == {"first", "second"}
+    assert (part["count"], row["cost"]) == (2 * 9999, "19,998 calls")
+    assert part["edit"] == "from eqx_fastjit import filter_jit" and row["saves"] > 0

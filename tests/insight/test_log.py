@@ -7,9 +7,8 @@ import socket
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.insight.record._file import FileError, read, VERSION
-from eqx_fastjit.insight.show._reasons import reason_of
 from tests.support.commands import command
+from tests.support.event_file import report_on, VERSION
 from tests.support.programs import PROGRAMS, start_python
 
 
@@ -50,6 +49,23 @@ def test_a_line_for_each_compilation():
     assert "float32[2]" in found[3]
     for line in found[4:]:  # operations, however short they are
         assert line.endswith("called at <string>:17: outside of filter_jit")
+
+
+HANDLER = """
+class Raising(logging.Handler):
+    def emit(self, record):
+        raise ValueError("wrong")
+
+logging.getLogger("eqx_fastjit").addHandler(Raising())
+"""
+
+
+def test_a_handler_that_raises_ends_no_call():
+    """It is told of nothing any more."""
+    ended = command(
+        python=("-c", PROGRAM + HANDLER + PROGRAM), EQX_FASTJIT_LOG="compiles"
+    )
+    assert ended.stderr.count("ends here: ValueError('wrong')") == 1
 
 
 SLOW = """
@@ -112,8 +128,8 @@ def files(tmp_path_factory):
     processes = [start(old, STEPS, 2), start(new, STEPS, 4)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
-    growing = read(str(new))
-    assert growing.exit_code is None and len(ours(growing)) == 4
+    growing, _ = report_on(new)
+    assert growing["run"]["exit_code"] is None and len(ours(growing["run"])) == 4
     processes[0].send_signal(signal.SIGKILL)
     processes[0].communicate()
     processes[1].communicate("")
@@ -121,38 +137,38 @@ def files(tmp_path_factory):
 
 
 def ours(run):
-    return [r for r in run.events if not r.is_outside]
+    """The compilations of jitted functions."""
+    return [x for x in run["events"] if x["function"]["number"] > 0]
 
 
-def test_what_is_read_is_what_was_written(files):
-    run = read(str(files[1]))
-    assert run.exit_code == 0 and run.program.endswith("steps.py 4")
-    assert 0 < sum(r.seconds for r in run.events) < run.seconds
-    last = ours(run)[-1]
-    assert last.function.name == "step" and last.function.place.line == 11
-    assert last.frames[0].line == 17
-    assert last.program.same == ours(run)[-2].program.same
-    assert last.program.values == ("3",)
-    (part,) = reason_of(last, ours(run)).parts
-    assert (part.path, part.values) == ("n", ("2", "3"))
-    arguments = [x for x in last.signature if x.kind in ("array", "static")]
-    assert list(map(str, arguments)) == ["float32[4]", "3"]
+def test_what_is_read_is_what_was_written(files, capsys):
+    report, _ = report_on(files[1], "--verbose")
+    run = report["run"]
+    assert run["exit_code"] == 0 and run["program"].endswith("steps.py 4")
+    *_, before, last = ours(run)
+    assert last["function"]["place"] == [str(STEPS), 11, "step"]
+    assert last["frames"][0][1] == 17
+    assert last["program"]["same"] == before["program"]["same"]
+    assert last["program"]["values"] == ["3"]
+    arguments = [x for x in last["signature"] if x["kind"] in ("array", "static")]
+    assert [x["text"] for x in arguments] == ["float32[4]", "3"]
+    assert "n 2, 3 [number]" in capsys.readouterr().err
 
 
 def test_lines_are_documented_json(files):
     first, *lines, last = map(json.loads, files[1].read_text().splitlines())
-    assert (first["type"], first["version"], last["type"]) == ("run", 5, "end")
+    assert (first["type"], first["version"], last["type"]) == ("run", VERSION, "end")
     assert first["packages"]["jax"]
     assert {line["type"] for line in lines} == {"start", "compile"}
 
 
 def test_what_was_being_compiled_is_named(files, tmp_path):
     """A program may be killed, or be read, while something hangs, or writes a line."""
-    text, killed = files[0].read_text(), read(str(files[0]))
-    assert killed.exit_code is None and "Compiling" not in " ".join(killed.notes)
+    text = files[0].read_text()
     file = tmp_path / "hanging.jsonl"
     file.write_text(text[: text.rindex('"type": "compile"') + 40])
-    notes = " ".join(read(str(file)).notes)
+    report, _ = report_on(file)
+    notes = " ".join(report["run"]["notes"])
     assert "Compiling `step`, called at " in notes and "has not ended" in notes
 
 
@@ -168,20 +184,22 @@ def test_what_was_being_compiled_is_named(files, tmp_path):
 def test_a_file_that_is_none(text, message, tmp_path, capsys):
     file = tmp_path / "bad.jsonl"
     file.write_text(text)
-    with pytest.raises(FileError, match=message):
-        read(str(file))
     assert cli.main(["doctor", str(file)]) == 2
     shown = capsys.readouterr().err
     assert message in shown and str(file) in shown
 
 
-def test_a_report_on_a_run_that_was_killed(files, tmp_path, capsys):
-    out = tmp_path / "out.json"
-    assert cli.main(["doctor", "--json", str(out), "--verbose", str(files[0])]) == 0
+def test_a_report_on_a_run_that_was_killed(files, capsys):
+    report, _ = report_on(files[0])
     shown = " ".join(capsys.readouterr().err.split())
-    assert "has not ended, or it was killed" in shown
+    assert "has not ended, or it was killed" in shown and "Compiling" not in shown
     assert "2 compilations of 1 program" in shown
-    assert json.loads(out.read_text())["schema"] == 6
+    assert report["run"]["exit_code"] is None
+
+
+def names(file):
+    report, _ = report_on(file)
+    return [x["function"]["name"] for x in ours(report["run"])]
 
 
 def test_a_child_process_has_a_file_of_its_own(tmp_path):
@@ -192,9 +210,8 @@ eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
 subprocess.run([sys.executable, {str(STEPS)!r}, "1"], input="", text=True, check=True)
 """
     command(python=("-c", parent), EQX_FASTJIT_LOG=str(file))
-    assert [e.function.name for e in ours(read(str(file)))] == ["<lambda>"]
     (other,) = set(tmp_path.glob("run.*.jsonl")) - {file}
-    assert [e.function.name for e in ours(read(str(other)))] == ["step"]
+    assert (names(file), names(other)) == (["<lambda>"], ["step"])
 
 
 def test_each_process_of_a_job_has_a_rank_and_a_file(tmp_path):
@@ -210,5 +227,8 @@ def test_each_process_of_a_job_has_a_rank_and_a_file(tmp_path):
     for rank, name in enumerate(("run.jsonl", "run.1.jsonl")):
         lines = map(json.loads, (tmp_path / name).read_text().splitlines())
         assert {line["rank"] for line in lines} == {rank}
-        (event,) = ours(read(str(tmp_path / name)))
-        assert ("x", (2,)) in [(leaf.path, leaf.shape) for leaf in event.signature]
+        report, _ = report_on(tmp_path / name)
+        (event,) = ours(report["run"])
+        assert ("x", "float32[2]") in [
+            (x["path"], x["text"]) for x in event["signature"]
+        ]

@@ -91,7 +91,10 @@ def test_other_results_are_pages_too(run):
 
 
 def test_a_doctor_within_a_doctor(run):
-    """It is refused, once, and the next cell has its tracebacks and its doctor."""
+    """It is refused, once, as the exception of its cell, whose report is there.
+
+    The next cell has its tracebacks and its doctor.
+    """
     outputs = run(
         IMPORTS,
         "%%doctor\nprint('outer')\n%doctor print('inner')",
@@ -104,20 +107,6 @@ def test_a_doctor_within_a_doctor(run):
     assert "outer" in texts(outputs[1]) and "doctor: In[2]" in texts(outputs[1])
     assert "doctor: In[3]" in texts(outputs[2])
     assert [x["ename"] for x in outputs[3]] == ["ZeroDivisionError"]
-
-
-def test_an_exception_in_a_cell(run):
-    """It is the cell's own, shown once; the report is there, and the next one, too."""
-    outputs = run(
-        IMPORTS,
-        "%%doctor\nraise ValueError('mine')",
-        "%%doctor\nprint(1)",
-        allow_errors=True,
-    )
-    errors = [x for x in outputs[1] if x["output_type"] == "error"]
-    assert [x["evalue"] for x in errors] == ["mine"]
-    assert any("doctor: In[2]" in texts([x]) for x in outputs[1])
-    assert "1\n" in texts(outputs[2])
 
 
 def test_a_cell_within_a_cell_under_the_command():

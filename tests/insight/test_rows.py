@@ -7,7 +7,6 @@ rule, or to none.
 import dataclasses
 import enum
 import functools
-import os
 import sys
 
 import equinox as eqx
@@ -20,9 +19,7 @@ import pytest
 
 from eqx_fastjit import filter_jit
 from eqx_fastjit.insight import doctor
-from eqx_fastjit.insight.record import _events, _file
-from eqx_fastjit.insight.show._report import make_report
-from eqx_fastjit.insight.show._text import part_text
+from tests.support import event_file
 
 
 X = np.ones(3, np.float32)
@@ -31,17 +28,23 @@ X = np.ones(3, np.float32)
 @pytest.fixture(autouse=True)
 def _a_second_each(monkeypatch):
     """Each compilation takes a second, so seconds count compilations."""
-    monkeypatch.setattr(_events.Event, "seconds", property(lambda event: 1.0))
+    seconds = "eqx_fastjit.insight.record._events.Event.seconds"
+    monkeypatch.setattr(seconds, property(lambda event: 1.0))
 
 
 _BESIDE = ("eager", "run-cache", "unrolled-loop", "operations outside of jit")
 
 
-def rows_of(program):
-    """The rows of functions that a program calls, whatever they cost."""
+def report_on(program):
     # Types are promoted as users have it.
     with jax.numpy_dtype_promotion("standard"), doctor(least=0.0) as report:
         program()
+    return report
+
+
+def rows_of(program):
+    """The rows of functions that a program calls, whatever they cost."""
+    report = report_on(program)
     rows = [x for x in report.rows if x.parts and not x.function.startswith(_BESIDE)]
     return [x for x in rows if x.parts[0].rule not in _BESIDE]
 
@@ -473,7 +476,8 @@ def test_rows(case):
     (row,) = rows_of(program)
     assert shown(row) == expected
     for text in texts:
-        assert any(text in part_text(x) for x in row.parts)
+        shown_parts = [f"{x.what} [{x.rule}]: {x.edit}" for x in row.parts]
+        assert any(text in x for x in shown_parts)
     # What parts save in turn adds up; alone, none saves more than all together.
     assert sum(x.gain or 0 for x in row.parts) == row.saves
     assert all(x.saves <= row.saves for x in row.parts)
@@ -562,16 +566,13 @@ def test_a_row_of_a_function_that_is_passed_has_its_lines(n):
     assert n == 1 or all(f"test_rows.py:{line}" in part.what for line in lines)
 
 
-def test_a_file_has_programs(tmp_path, monkeypatch):
+def test_a_file_has_programs(tmp_path):
     """Another process has the same rows of it."""
-    monkeypatch.setenv(_file._OWNER, f"{os.getpid()}")
-    writer = _file.Writer(str(tmp_path / "run.jsonl"))
-    (row,) = rows_of(sweep)
-    _events.unwatch(writer._write_event)
-    _events.unwatch(writer._write_start)
-    report = make_report(_file.read(str(tmp_path / "run.jsonl")), least=0.0)
-    (found,) = [x for x in report.rows if x.function == row.function]
-    assert found == row
+    report = report_on(sweep).to_dict()
+    events = [{"type": "compile", **event} for event in report["run"]["events"]]
+    file = event_file.write(tmp_path / "run.jsonl", events, cache=None)
+    read, _ = event_file.report_on(file)
+    assert report["rows"][0] == read["rows"][0]
 
 
 # --- within a program ---
@@ -783,3 +784,92 @@ def test_operations_of_a_function(lengths):
     assert (row.function, row.about) == (score.__qualname__.split(".")[-1], True)
     assert 0.5 * row.seconds < row.saves < row.seconds
     assert row.other_data == (row.saves if len(lengths) > 1 else 0)
+
+
+# --- the line to edit -----------------------------------------------------------------
+
+
+def line_below(function, n):
+    """The number of a line of a function."""
+    return function.__code__.co_firstlineno + n
+
+
+def test_one_edit_of_an_array_for_two_functions_is_one_row():
+    """A weak type is fixed where the variable is assigned."""
+
+    @filter_jit
+    def scale(s, x):
+        return s * x
+
+    @filter_jit
+    def move(s, x):
+        return s + x
+
+    def program():
+        s = jnp.asarray(1.0)
+        for _ in range(2):
+            scale(s, X)
+            move(s, X)
+            s = s + X[0]
+
+    (row,) = rows_of(program)
+    (part,) = row.parts
+    assert (part.rule, part.line.line) == ("weak-type", line_below(program, 1))
+    assert (row.compilations, row.programs, row.saves, part.gain) == (4, 2, 2, 2)
+
+
+def test_the_line_of_an_array_that_a_call_returns_with_a_weak_type():
+    def step(s):
+        chosen = jnp.where(s > 3, 1.0, 2.0)
+        return chosen
+
+    def program():
+        s, jitted = jnp.float32(1), filter_jit(step)
+        for _ in range(3):
+            s = jitted(s)
+
+    (row,) = rows_of(program)
+    assert row.parts[0].line.line == line_below(step, 1)
+
+
+LIBRARY = """
+import optax
+from eqx_fastjit import filter_jit
+
+def fit(x, optimiser):
+    return step(x, optimiser)
+
+@filter_jit
+def step(x, opt):
+    return opt.init(x)
+
+def make_loss(n):
+    def loss(x):
+        return n * x
+    return loss
+
+@filter_jit
+def evaluate(x, loss):
+    return loss(x)
+"""
+
+
+def test_the_line_of_what_a_library_makes_is_the_users(tmp_path, monkeypatch):
+    """Also where the library calls what is jitted."""
+    package = tmp_path / "library" / "some_models"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(package.parent)
+    import some_models  # pyright: ignore
+
+    def program():
+        for i in range(2):
+            optimiser = optax.adam(0.1)
+            some_models.fit(X, optimiser)
+            loss = some_models.make_loss(i)
+            some_models.evaluate(X, loss)
+
+    rows = rows_of(program)
+    lines = {x.parts[0].rule: x.parts[0].line for x in rows}
+    assert lines["optimiser"][:2] == (__file__, line_below(program, 2))
+    assert lines["function"][:2] == (__file__, line_below(program, 4))

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
-from tests.support.modules import Hashed, Holder, Inner, Node
+from tests.support.modules import Hashed, Holder, Inner, Node, Unhashed
 from tests.support.programs import run_program
 
 
@@ -40,23 +40,11 @@ class Config:
     sizes: list
 
 
-class Unhashable:
-    """Has an `__eq__` and no hash: the contract's rule 6."""
-
-    def __init__(self, *parts):
-        self.parts = parts
-
-    def __eq__(self, other):
-        return type(other) is Unhashable and self.parts == other.parts
-
-    __hash__ = None
-
-
 class Color(enum.Enum):
     RED = 1
 
 
-# A value for each reader, made anew.
+# Makes a value for each reader.
 VALUES = {
     "array": lambda: jnp.ones(3),
     "scalar": lambda: np.float32(2.5),
@@ -75,7 +63,7 @@ VALUES = {
     "complex": lambda: complex(1, -0.0),
     "set": lambda: {1000, "word" * 3},
     "fields": lambda: Config("word" * 3, [1000]),
-    "state": lambda: Unhashable("word" * 3, 1000),
+    "state": lambda: Unhashed(["word" * 3, 1000]),
 }
 
 
@@ -134,7 +122,7 @@ def test_an_argument(name):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_static_field(name):
-    """The same value, and an equal one that is made anew and compared."""
+    """The same value, and an equal one that is created and compared."""
     value, f = VALUES[name](), filter_jit(lambda m: (m.x, m))
     held = Holder(X, value)
     check_references(lambda: f(held), held, vars(held), *parts_of(value), X, f)

@@ -135,6 +135,7 @@ def main():
     first = eqx_fastjit.filter_jit(lambda tree: jtu.tree_leaves(tree)[0])
     f = eqx_fastjit.filter_jit(lambda tree: X)
     returns_deep = eqx_fastjit.filter_jit(lambda _: nested(100_000, in_list, X))
+    # Of others, the first leaf is returned.
     calls = {"endless_flatten": f, "deep_result": returns_deep}
 
     def run(name, tree, expected):
@@ -153,6 +154,7 @@ def main():
         expected = "RecursionError" if cases is TOO_DEEP else "fine"
         for name, make in cases.items():
             tree = X if make is None else make()
+
             thread = threading.Thread(target=run, args=(name, tree, expected))
             thread.start()
             thread.join()

@@ -42,11 +42,13 @@ def stand_in(*args, **kwargs):
         made.append(specialize(values))
         return made[-1]
 
+    # A call that is compiled as usual, for its result and its plan.
     function.specialize = real
     right = f(*args, **kwargs)
     first, arrays = made[0]
     (handle,) = first.flat.plans
 
+    # Then the same call with a function of Python in place of the program.
     def fake(values):
         again, _ = native.read(values, False)
         again.jitted, again.flat = lambda *arrays: [*arrays, handle], first.flat
@@ -74,6 +76,7 @@ def calls_survive():
     ):
         call, right, _made = stand_in(*args, **kwargs)
         assert same(call(), right)
+
         failed = 0
         for start in range(N):
             out = without_memory(call, start)
@@ -95,14 +98,17 @@ def look_ups_survive():
     for args in values:
         bound = (args,)  # one parameter
         signature, found, arrays = f._function.specialization_for(bound)
+
         for start in range(N):
             out = without_memory(lambda bound=bound: native.read(bound, True), start)
             if out is not None:
                 assert out[0] == signature
                 assert all(map(lambda a, b: a is b, out[1], arrays))
+
             out = without_memory(lambda s=signature: table.get(s), start)
             assert out in (None, found)
             assert table.get(signature) is found
+
             without_memory(found.is_stale, start)
             assert found.is_stale() is False
 

@@ -74,6 +74,7 @@ def take_away(names):
         return resolve(path)
 
     pkgutil.resolve_name = resolve_others
+
     for name in set(names) & set(PUBLIC):
         path, attribute = name.split(":")
         _refuse(importlib.import_module(path), attribute)
@@ -89,6 +90,8 @@ def _refuse(module, refused):
     def get(name):
         if name != refused:
             return others(name) if others else object.__getattribute__(module, name)
+
+        # Who asks, without what asks for others.
         frame = sys._getframe(1)
         between = ("pkgutil", "importlib._bootstrap")
         while frame.f_code is get.__code__ or frame.f_globals["__name__"] in between:
@@ -115,6 +118,7 @@ def use():
     """Calls, statics, nodes, errors, stages, transforms and caches."""
     from eqx_fastjit import filter_jit, installed
 
+    # Calls and statics, also ahead of time.
     x = jnp.ones(2)
     model = eqx.nn.LayerNorm(2)
     f = filter_jit(lambda m, x, n: (m(x) * n, n))
@@ -122,10 +126,14 @@ def use():
         out, same = f(model, x, n)
         assert out.tolist() == [0, 0] and type(same) is type(n)
     assert f.lower(model, x, 3).compile()(model, x, 3)[1] == 3
+
+    # Nodes of the user's.
     g = filter_jit(lambda node: node.x * node.aux)
     for aux in (2, 3, 2):
         assert g(Node(x, aux)).tolist() == [aux, aux]
         assert jax.vmap(lambda x, aux=aux: g(Node(x, aux)))(x).tolist() == [aux, aux]
+
+    # Errors, transforms, caches.
     checked = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
     checked(x)
     try:
@@ -136,6 +144,7 @@ def use():
         raise AssertionError
     assert filter_jit(eqx.filter_grad(lambda x: (x**2).sum()))(x).tolist() == [2, 2]
     eqx.clear_caches()
+
     with installed():
         assert eqx.filter_jit(lambda x: x + 1)(x).tolist() == [2, 2]
 
@@ -151,6 +160,8 @@ def check(names, expected):
         with contextlib.redirect_stdout(io.StringIO()) as found:
             command(["run", PROGRAM])
     assert found.getvalue() == expected, found.getvalue()
+
+    # Without a name that it needs, `filter_jit` is Equinox's, with one warning.
     engine = eqx_fastjit.engine()
     about = [str(x.message) for x in warned if "eqx_fastjit" in str(x.message)]
     assert len(about) == (engine == "equinox"), about
@@ -161,17 +172,17 @@ def check(names, expected):
 
 def main():
     command = [sys.executable, PROGRAM]
-    expected = subprocess.run(
-        command, capture_output=True, text=True, check=True
-    ).stdout
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+
     private = [name for name in LOOKED_UP if name not in PUBLIC]
     for name in private if sys.argv[1] == "private" else [*PUBLIC, "public", "all"]:
         names = {"public": PUBLIC, "all": LOOKED_UP + PUBLIC}.get(name, [name])
         print(name, end=" ", flush=True)
+
         pid = os.fork()
         if pid == 0:
             try:
-                check(names, expected)
+                check(names, run.stdout)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)

@@ -54,19 +54,25 @@ def made_again():
         eqx.filter_jit(lambda x, factor=factor: x * factor)(jnp.ones(2))
 
 
+# Traces that read the first values.
 two, three = jnp.ones(2), jnp.ones(3)
 step(two, passed)
 step(two, passed)
 late(two)
+
 SCALE, table["deep"]["x"], Config.rate, UNUSED, LATE = 5.0, 2, 2.0, 2.0, 2.0
 rate, size = 2.0, 2.0
+
 step(two, passed)  # with the old values
 late(three)  # traced again, with the new value; the old trace is not called again
 late(three)
+
 passed.size = config.size = 9
 step(two, passed)
+
 enclosed()
 made_again()
+
 method = eqx.filter_jit(bound.scaled)
 method(two)
 bound.size = 10

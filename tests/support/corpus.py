@@ -391,7 +391,7 @@ def structure_changes(jit, traced):
 
 @case
 def nodes_that_unflatten_makes_otherwise(jit, traced):
-    """What `__init__` converts or makes anew is not what was flattened."""
+    """What `__init__` converts, or creates again, is not what was flattened."""
 
     @jtu.register_dataclass
     @dataclasses.dataclass

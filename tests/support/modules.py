@@ -22,7 +22,7 @@ class Inner(eqx.Module):
 
 
 class Node:
-    """A registered node with children and aux data, and no flatten of ours."""
+    """A registered node with children and aux data, and no special reader."""
 
     def __init__(self, children, aux=None):
         self.children = children
@@ -46,17 +46,23 @@ class Frozen:
     value: object
 
 
-class Hashed:
-    """Has an `__eq__` and a hash of its own, which Python takes for immutable."""
+class Unhashed:
+    """Has an `__eq__` and no hash, and so is compared by its state."""
 
     def __init__(self, value):
         self.value = value
 
     def __eq__(self, other):
-        return type(other) is Hashed and self.value == other.value
+        return type(other) is type(self) and self.value == other.value
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.value!r})"
+
+
+class Hashed(Unhashed):
+    """Has a hash as well, which Python takes for immutable."""
+
+    __eq__ = Unhashed.__eq__
 
     def __hash__(self):
         return hash(self.value)
-
-    def __repr__(self):
-        return f"Hashed({self.value!r})"

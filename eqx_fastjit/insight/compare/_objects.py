@@ -128,6 +128,7 @@ class Object:
             for x in table.varying
             if any(x == y or is_below(x, y) for y in self.paths)
         ]
+
         before: dict[str, str] | None = None
         known, found = set[int](), list[bool]()
         for i, row in zip(self.ids, table.rows, strict=True):
@@ -140,6 +141,7 @@ class Object:
                     found.append(bool(new) and new <= returned)
                 known.add(i)
                 before = arrays
+
             returned.update(row.program.returns if row.program else ())
         return bool(found) and all(found)
 

@@ -28,6 +28,7 @@ def tables_of(
     """
     earlier = {e.number for e in before}
     by_number = {e.number: e for e in (*before, *events)}
+
     # The compilations of each function, each with what is a part of it.
     functions: dict[object, dict[int, list[Event]]] = {}
     cells: dict[int, int] = {}  # in which cell of a notebook a function was first seen
@@ -39,6 +40,7 @@ def tables_of(
             is_part = outermost.is_part and not outermost.ahead
             own = functions.setdefault((shared(outermost), cell, is_part), {})
             own.setdefault(outermost.number, []).append(event)
+
     out: list[tuple[Table, list[Event]]] = []
     for compilations in functions.values():
         rows: list[Compiled] = []
@@ -49,6 +51,7 @@ def tables_of(
                 continue
             rows.append(compilation_of(event, inside, event.number in earlier))
             found += inside
+
         # Of others the arguments are gone; but each function that is made again is new.
         numbers = {x.event.function.number for x in rows}
         known = [x for x in rows if x.event.signature]

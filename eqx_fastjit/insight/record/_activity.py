@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -48,6 +48,11 @@ _JITTING = (
 )
 _TRACING = (*_JITTING, _traced.__file__)
 _MOVING = ("asarray", "array", "device_put")
+# Methods of arrays by which Python reads a value. (The wait is known exactly.)
+_READING = {
+    *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__array__"),
+    *("item", "tolist", "__format__", "__str__", "__repr__"),
+}
 # The seconds of what is in this file are known exactly.
 _KNOWN = _calls.__file__
 _WAITING = _blocking._wait_for.__code__  # pyright: ignore
@@ -62,8 +67,12 @@ class Activity(NamedTuple):
     # The first line of that loop, if there is one.
     loop: Place | None
     seconds: float
-    # Of these, those in C for long: there it computes.
+    # Of these, those in C for long, where it computes; and those in which an array is
+    # copied to set a part of it.
     computing: float = 0.0
+    copying: float = 0.0
+    # The innermost line of the user's that has most of it.
+    most: Place | None = None
 
 
 def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
@@ -75,7 +84,7 @@ def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
     statements = [statement_of(x) for x in stack]
     for statement in statements:
         if statement.loop:
-            return statement, statement.place._replace(line=statement.loop)
+            return statement, statement.around
     return statements[0], None
 
 
@@ -91,15 +100,31 @@ def activities(
     """
     ours, others = {*ours}, {*others}
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
-    computing = seconds.copy()
+    computing, copying = seconds.copy(), seconds.copy()
+    lines: dict[Any, dict[Place, float]] = collections.defaultdict(_no_seconds)
     for (positions, is_in_c), took in samples.items():
         users = [x for x in positions if is_users_code(x.code)]
         kind = kind_of(positions, ours, others)
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
             seconds[kind, statement, loop] += took
-            computing[kind, statement, loop] += took * is_in_c
-    return [Activity(*what, took, computing[what]) for what, took in seconds.items()]
+            copies = any(".at[" in statement_of(x).text for x in users)
+            computing[kind, statement, loop] += took * (is_in_c and not copies)
+            copying[kind, statement, loop] += took * copies
+            if users:
+                lines[kind, statement, loop][place_of(users[0])] += took
+    return [
+        Activity(*what, took, computing[what], copying[what], _most(lines[what]))
+        for what, took in seconds.items()
+    ]
+
+
+def _no_seconds() -> dict[Any, float]:
+    return collections.defaultdict(float)
+
+
+def _most(lines: Mapping[Place, float]) -> Place | None:
+    return max(lines, key=lambda x: lines[x], default=None)
 
 
 _NOWHERE = Statement(Place("", 0, ""))
@@ -130,6 +155,8 @@ def kind_of(
         return DISPATCH if user else PYTHON
     if files and files[0] in _JITTING:
         return JIT
+    if files and files[0].startswith(_JAX) and inside[0].co_name in _READING:
+        return PYTHON
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in _MOVING
         return TRANSFERS if is_moved else OPERATIONS
@@ -171,4 +198,6 @@ def _kind_of_global(position: Position) -> str:
         found = vars(found).get(name)
     if str(getattr(found, "__module__", "")).startswith("jax."):
         return OPERATIONS
+    if isinstance(found, BuiltinFunctionType):
+        return PYTHON
     return JIT if isinstance(found, type(jax.jit(id))) else ""

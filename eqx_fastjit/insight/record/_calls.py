@@ -1,12 +1,11 @@
-"""Calls of jitted functions: how often, how long, and what the device does.
+"""Calls of jitted functions: how often, how long, and who waits for the device.
 
 A `Calls` is the observer of the engine (`_blocking.Observer`), and so makes every call
 while it is there. About one call in fifty is made alone: the device is done with all
 that came before, and the call returns when its results are ready. The median is the
-time that the function takes on the device. What the calls do not take, of the time
-between the first and the last of them, the device was idle. Calls that compile are left
-out. Nothing else is changed; of arrays, the smallest result of the latest call is kept,
-as it tells when the device is done.
+time that the function takes on the device. Calls that compile are left out. Nothing
+else is changed; of arrays, the smallest result of the latest call is kept, as it tells
+when the device is done.
 
 Only calls under this library's `filter_jit` are seen, of the thread that entered the
 context. Operations outside of jit and functions of plain `jax.jit` are not.
@@ -17,14 +16,13 @@ context. Operations outside of jit and functions of plain `jax.jit` are not.
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import statistics
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -35,28 +33,26 @@ from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import is_of_equinox
 from eqx_fastjit._result import flat_output
-from eqx_fastjit.insight._words import show_seconds
 
 from ._events import Event, unwatch, watch
 from ._given import chain_of, Given
 from ._private import hook_waits
 from ._samples import Position
 from ._statements import place_of
-from ._waits import Wait, wait_of
+from ._waits import Waits
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
-# The first calls, which are all looked at.
-_FIRST = 3
-# Seconds of calls from which on there is something to say; and of a wait: in shorter
+# The first calls, which are all looked at closely; and those before which the tool
+# looks whether what they were traced with has changed.
+_FIRST, _EARLY = 3, 94
+# Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
 # The most seconds that a call takes for dispatch. Of more, it copies, or computes.
 _MOST_DISPATCH = 1e-3
-# The share of the time from which on a device is said to have been idle.
-_LITTLE = 0.05
 
 
 class Timed:
@@ -70,6 +66,7 @@ class Timed:
         self.is_of_equinox = is_of_equinox(function)
         self.donates = flat.options.donate != "none"
         self.given = Given(function)
+
         self.calls = 0
         # Which of them is to be made alone next.
         self.due = 0
@@ -78,22 +75,29 @@ class Timed:
         # Of the latest calls that were made alone: until the call returned, and until
         # its results were ready.
         self.alone = collections.deque[tuple[float, float]](maxlen=100)
-        self.numpy_bytes = 0
+
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
-        self._smallest: int | None = None
+        # The index of the smallest result, and its type, which is no tracer's.
+        self.smallest = 0
+        self.kind: type = type(None)
 
     @property
     def is_due(self) -> bool:
         """Whether its next call is to be made alone."""
         return self.calls >= self.due
 
-    def smallest_of(self, results: Sequence[Any]) -> int:
-        """The index of the smallest result, which is the same in all calls."""
-        if self._smallest is None:
+    @property
+    def is_close(self) -> bool:
+        """Whether its next call is to be looked at closely."""
+        return self.calls < _EARLY or self.calls >= self.due
+
+    def note_smallest(self, results: Sequence[Any]) -> None:
+        """Which result is the smallest is the same in all calls."""
+        if self.kind is type(None):
             sizes = [getattr(x, "nbytes", 0) for x in results]
-            self._smallest = sizes.index(min(sizes))
-        return self._smallest
+            self.smallest = sizes.index(min(sizes))
+            self.kind = type(results[self.smallest])
 
     @property
     def lines(self) -> list[Place]:
@@ -140,15 +144,18 @@ class Calls(contextlib.ExitStack):
         # Up to each call that compiled nothing, from the one before it, where nothing
         # compiled in between.
         self.seconds = 0.0
-        self.waits: dict[Any, Wait] = {}
+
+        self.waits = Waits()
         # Seconds of what is done here beside the calls; of that, for the device.
         self.own_seconds = self.own_waits = 0.0
-        # Seconds in which arrays of NumPy were transferred.
-        self.transfers = 0.0
+        # Seconds in which arrays of NumPy were transferred; of these, those of a call
+        # that has not returned.
+        self.transfers = self._transferred = 0.0
         self.notes: list[str] = []
         self._timed: dict[int, Timed] = {}
+
         # Whether what waits is not the program, or is known.
-        self._is_unseen = False
+        self.is_unseen = False
         # Waits of the program. Had Python not waited, the device had had its next work
         # earlier: by the wait, but by no more than Python did since the one before.
         self._waited = self._ahead = self._free = 0.0
@@ -177,9 +184,8 @@ class Calls(contextlib.ExitStack):
 
     # --- the calls ---
 
-    def clock(self) -> tuple[float, float]:
-        """When a call begins, and what transfers took by then."""
-        return time.perf_counter(), self.transfers
+    # When a call begins.
+    clock = staticmethod(time.perf_counter)
 
     def call(
         self,
@@ -188,17 +194,53 @@ class Calls(contextlib.ExitStack):
         values: tuple[Any, ...],
         arrays: tuple[Any, ...],
         numpy_bytes: int,
-        began: Any,
+        began: float | None,
     ) -> Any:
-        """Make a call for the engine, and time it."""
+        """Make a call for the engine, and time it.
+
+        Of most calls, no more is noted than what this function does by itself.
+        """
         __tracebackhide__ = True
         if threading.get_ident() != self.thread:
             return jitted(*arrays)
 
+        flat = specialization.flat
+        timed = self._timed.get(id(flat))
+        if timed is None or timed.flat() is not flat or timed.is_close or began is None:
+            return self._call_closely(jitted, specialization, values, arrays, began)
+
+        timed.given.check()
+        out = jitted(*arrays)
+        returned = time.perf_counter()
+        try:
+            if is_compiling():
+                self.ended = None
+            elif type(out) is list and type(out[timed.smallest]) is timed.kind:
+                self.result = out[timed.smallest]
+                timed.calls += 1
+                timed.seconds += returned - began - self._transferred
+                self.seconds += returned - (self.ended or began)
+                self.ended = returned
+                if not timed.donates:
+                    timed.given.note(arrays)
+            self._transferred = 0.0
+        except Exception as e:
+            self._give_up(e)
+        return out
+
+    def _call_closely(
+        self,
+        jitted: Any,
+        specialization: Any,
+        values: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        began: float | None,
+    ) -> Any:
+        """Make a call, look at what it is given, and maybe wait for the device."""
+        __tracebackhide__ = True
         before = time.perf_counter()
-        seconds = 0.0
-        if began is not None:  # what the engine did since, but for transfers
-            seconds = before - began[0] - (self.transfers - began[1])
+        seconds = 0.0 if began is None else before - began - self._transferred
+        self._transferred = 0.0
         timed = self._before(specialization, arrays)
 
         start = time.perf_counter()
@@ -207,7 +249,6 @@ class Calls(contextlib.ExitStack):
 
         self.own_seconds += start - before
         if timed is not None:
-            timed.numpy_bytes += numpy_bytes
             seconds += returned - start
             self._after(timed, values, arrays, out, seconds, before)
             self.own_seconds += time.perf_counter() - returned
@@ -220,7 +261,7 @@ class Calls(contextlib.ExitStack):
             timed = self._timed.get(id(flat))
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
-            if self.look is not None and (timed.is_due or timed.calls < 2 * _EVERY):
+            if self.look is not None:
                 self.look(flat, arrays)
             timed.given.check()
             if timed.is_due:
@@ -248,7 +289,8 @@ class Calls(contextlib.ExitStack):
             has_compiled = is_compiling()
             is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
             if results:
-                self.result = results[timed.smallest_of(results)]
+                timed.note_smallest(results)
+                self.result = results[timed.smallest]
             if has_compiled:
                 self.ended = None
             else:
@@ -297,33 +339,30 @@ class Calls(contextlib.ExitStack):
 
         **Returns:** the seconds of that.
         """
-        start, self._is_unseen = time.perf_counter(), True
+        start, self.is_unseen = time.perf_counter(), True
         try:
             for x in arrays:
                 with contextlib.suppress(Exception):  # the program will meet it itself
                     x.block_until_ready()
         finally:
-            self._is_unseen = False
+            self.is_unseen = False
         seconds = time.perf_counter() - start
         self.own_waits += seconds
         return seconds
 
-    @contextlib.contextmanager
-    def waiting(self, arrays: Sequence[Any], why: Why) -> Iterator[None]:
+    def waiting(self, arrays: Sequence[Any], why: Why) -> "_Waiting":
         """A call of the program's waits for the device."""
-        if self._is_unseen or threading.get_ident() != self.thread:
-            yield
-            return
+        return _Waiting(self, why)
 
-        start, self._is_unseen = time.perf_counter(), True
-        try:
-            yield
-        finally:
-            self._is_unseen = False
-            if why == "transfer":
-                self.transfers += time.perf_counter() - start
-            else:
-                self._note_wait(start, "blocks", (), why)
+    def end_of_wait(self, start: float, why: Why) -> None:
+        """A call has waited since `start`."""
+        self.is_unseen = False
+        if why == "transfer":
+            seconds = time.perf_counter() - start
+            self.transfers += seconds
+            self._transferred += seconds
+        else:
+            self._note_wait(start, "blocks", (), why)
 
     def _watched(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         """A function that may wait, whose waits are noted."""
@@ -331,14 +370,14 @@ class Calls(contextlib.ExitStack):
         def watched(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
-            if others or self._is_unseen or threading.get_ident() != self.thread:
+            if others or self.is_unseen or threading.get_ident() != self.thread:
                 return function(*args, **kwargs)
 
-            start, self._is_unseen = time.perf_counter(), True
+            start, self.is_unseen = time.perf_counter(), True
             try:
                 return function(*args, **kwargs)
             finally:
-                self._is_unseen = False
+                self.is_unseen = False
                 self._note_wait(start, kind, args)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
@@ -351,16 +390,14 @@ class Calls(contextlib.ExitStack):
         ended = time.perf_counter()
         if kind == "blocks" and ended - start < _SHORTEST:
             return
+        wait = None
         with contextlib.suppress(Exception):
-            self.waited(ended - start, ended, wait_of(kind, args, why))
-
-    def waited(self, seconds: float, ended: float, by: Wait | None) -> None:
-        """The program, or a jitted call, has waited for the device, which is done."""
-        if by is None:
+            wait = self.waits.of(kind, args, why)
+        if wait is None:
             return
 
-        wait = self.waits.setdefault((by.place, by.what), by)
-        wait.reads, wait.decides = wait.reads + 1, by.decides
+        seconds = ended - start
+        wait.reads += 1
         wait.all_seconds += seconds
         if seconds < _SHORTEST:
             return
@@ -379,7 +416,7 @@ class Calls(contextlib.ExitStack):
         rest = max(0.0, sum(x.seconds for x in self.timed) - dispatch)
         moved = sum(x.calls * x.given.seconds_to_move for x in self.timed)
         moved = min(rest, moved)
-        waits = sum(x.all_seconds for x in self.waits.values()) + self.own_waits
+        waits = sum(x.all_seconds for x in self.waits.found.values()) + self.own_waits
         return CallSeconds(
             dispatch=dispatch,
             device=rest - moved + waits,
@@ -387,18 +424,35 @@ class Calls(contextlib.ExitStack):
             doctor=max(0.0, self.own_seconds - self.own_waits),
         )
 
-    def use(self) -> "Use | None":
-        """What the device did; `None` if that is not worth a sentence."""
+    @property
+    def ahead(self) -> float:
+        """Seconds that the program would have saved by waiting for nothing, at most."""
         if self.seconds <= _LEAST_SECONDS:
-            return None
-
-        calls = sum(x.calls for x in self.timed)
+            return 0.0
         busy = sum(x.calls * x.device for x in self.timed)
-        dispatch = sum(x.calls * x.dispatch for x in self.timed)
         # If the program waited for more, that was of operations outside of jit.
-        busy = min(self.seconds, max(busy, self._waited))
-        ahead = min(self._ahead, self.seconds - busy)
-        return Use(self.seconds, calls, busy, self._waited, ahead, dispatch)
+        return max(0.0, min(self._ahead, self.seconds - max(busy, self._waited)))
+
+
+class _Waiting:
+    """A wait of a call of the program's. (A generator would take longer.)"""
+
+    __slots__ = ("calls", "start", "why")
+
+    def __init__(self, calls: Calls, why: Why):
+        self.calls = calls
+        self.why: Why = why
+        self.start: float | None = None
+
+    def __enter__(self) -> None:
+        calls = self.calls
+        if not calls.is_unseen and threading.get_ident() == calls.thread:
+            calls.is_unseen = True
+            self.start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        if self.start is not None:
+            self.calls.end_of_wait(self.start, self.why)
 
 
 class CallSeconds(NamedTuple):
@@ -411,32 +465,3 @@ class CallSeconds(NamedTuple):
     device: float
     transfers: float
     doctor: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Use:
-    """What the device did from the first to the last call that compiled nothing."""
-
-    # From the one to the other, without what compilations interrupt.
-    seconds: float
-    calls: int
-    # Of these seconds, those in which the device computed.
-    busy: float
-    # The program waited for the device; and what not one wait would save, at most.
-    waited: float
-    ahead: float
-    # Of the calls, before anything is computed.
-    dispatch: float
-
-    def __str__(self) -> str:
-        """Whether dispatch matters, in a sentence."""
-        share = self.busy / self.seconds
-        when = f"of the {show_seconds(self.seconds)} from the first to the last call"
-        when += " (without compilations)"
-        if 1 - share < _LITTLE:
-            return (
-                f"The device was never idle for long: it computed for {share:.0%} "
-                f"{when}, so nothing in dispatch matters here."
-            )
-        dispatch = f"dispatch took {show_seconds(self.dispatch)}"
-        return f"The device was idle for {1 - share:.0%} {when}; {dispatch} of it."

@@ -76,6 +76,7 @@ def describe(
     """
     out: list[Leaf] = []
     n_fields = 0
+
     # An explicit stack: trees may be deeper than Python's limit.
     pending = [_Part(name, value) for name, value in reversed(arguments)]
     if function is not None:
@@ -87,6 +88,7 @@ def describe(
             own = known or (aval_of(part.value), placement_of(part.value))
             out.append(_array(part.path, *own))
             continue
+
         is_node, inside = _inside(part)
         if is_node:
             out.append(_node(part, len(inside)))
@@ -95,6 +97,7 @@ def describe(
             inside = inside[: _MAX_FIELDS - n_fields]
             n_fields += len(inside)
         pending.extend(reversed(inside))
+
     texts = map(str, settings or current_settings())
     return (*out, *map(Leaf, SETTINGS, itertools.repeat("configuration"), texts))
 
@@ -136,6 +139,7 @@ def _sharding_text(sharding: Any) -> str | None:
 def _inside(part: _Part) -> tuple[bool, list[_Part]]:
     """Whether it is a node, and what is in it, static fields and options included."""
     x = part.value
+
     if type(x) in _ATOMS:
         return False, []
     try:
@@ -162,8 +166,10 @@ def _inside(part: _Part) -> tuple[bool, list[_Part]]:
                 values["<static>"] = aux
     except Exception:  # of the class's own flatten function, or it has no `__dict__`
         return False, []
+
     if not is_node and (captured := _captured(part)):
         return False, captured
+
     held = ("", "") if is_node else (type(x).__qualname__, category_of(type(x)))
     return is_node, [
         _Part(part.path + name, value, i >= n_dynamic, *held, part.depth)
@@ -219,6 +225,7 @@ def _captured(part: _Part) -> list[_Part]:
         with contextlib.suppress(ValueError):  # a cell is empty
             cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
             values = {f"<{name}>": cell.cell_contents for name, cell in cells}
+
     return [
         _Part(part.path + name, y, True, of, "function", depth)
         for name, y in values.items()
@@ -295,6 +302,7 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
             identity = 0 if part.of and has_fields else hash((*Walk(x, True).trail,))
     except Exception:  # of the class's own hash, say
         identity = id(x)
+
     leaf = Leaf(
         part.path,
         "static",

@@ -244,11 +244,13 @@ class _Tools:
         _here.pending[name, stage] += seconds
         if stage != "compile":
             return
+
         # Other traces are a part of this one, or of one that has not ended.
         stages = _facts.STAGES.values()
         took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
         nested, _here.nested = min(_here.nested, took["trace"]), 0.0
         _here.pending.clear()
+
         fun = function_in_jit()
         place = place_of(fun)
         if place is not None and is_users(place.file):
@@ -258,12 +260,14 @@ class _Tools:
             function = FunctionInfo(name, place.function, place, number, variant)
         else:  # an operation, or a library's
             function = FunctionInfo(name, name, None, number=0)
+
         fact = Fact(function, traced=took["trace"] > 0, nested=nested, **took)
         fact.started -= sum(took.values())
         event = Event(fact, program=program_of(jaxpr_in_jit()))
         if function.number:
             with contextlib.suppress(Exception):  # of a user's class, say
                 event.signature = _signature_in_jit(name, fun)
+
         if (around := _facts.tracing_now()) is not None:
             fact.inside = around.number
             _here.jitted_inside[around.number] += _spent(fact)

@@ -139,15 +139,18 @@ def read(path: str) -> Run:
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
     notes = ["An event file has no waits: run `doctor SCRIPT` for them."]
+
     try:
         header, *parsed = map(json.loads, lines)
         if (version := header["version"]) != VERSION:
             reads = f"this eqx_fastjit reads version {VERSION}"
             raise FileError(f"{path}: version {version} of the event file; {reads}")
         started = float(header["started"])
+
         events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         known = [e.started + e.seconds + e.first_run - started for e in events]
+
         if not ends:
             killed = "The program has not ended, or it was killed."
             notes = [killed, *_hanging(parsed, started), *notes]

@@ -8,6 +8,7 @@ next call of all others. What was read in between, or is kept by anybody, was no
 
 import collections
 import functools
+import itertools
 import sys
 import time
 import weakref
@@ -28,6 +29,8 @@ from ._statements import statement_of, users_frames
 
 # Bytes of an array of NumPy from which on it matters that it is moved.
 _LEAST_BYTES = 1 << 16
+# Elements of one that are compared.
+_BEGINNING = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
 # Calls of which all arrays are noted. Of later ones that takes too long.
@@ -76,42 +79,57 @@ class Given:
         self.arguments: list[Argument] = []
         # Whether the function itself has arrays, such as a bound method.
         self.has_own_arrays = False
+
         # All that calls were given, with a scalar for each array.
         self.template: Any = ()
         # Shape, dtype and bytes of each array, and of each result.
         self.avals: list[Aval] = []
         self.results: list[Aval] = []
+
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
-        # Seconds in which each array of NumPy is moved, when it was last looked at.
+        # Of the latest call that was looked at: seconds in which each array of NumPy is
+        # moved, and what tells these from others. And whether any call had others.
         self._moving: dict[int, float] = {}
+        self._numpy: list[Any] | None = None
+        self.numpy_changes = False
+
         # What is noted of a call: all that may be gone, of later calls one of each
         # argument in turn.
         self._noted = 0
-        self._left: dict[int, weakref.ref[Any]] = {}
+        self._left: list[tuple[int, weakref.ref[Any]]] = []
+        # The indices of those arguments, while nothing more of them is kept.
+        self._open: list[range] = []
+        self._n_kept = -1
         # Of a call that is looked at, those that have to go in its statement.
         self._watched: set[int] = set()
 
     def check(self) -> None:
         """The next call begins: what is there of the last one was kept."""
-        if self._left or self._watched:
-            kept = [i for i, ref in self._left.items() if ref() is not None]
-            self.kept.update(kept, self._watched)
-            self._left = {}
+        for i, ref in self._left:
+            if ref() is not None:
+                self.kept.add(i)
+        self._left = []
+        if self._watched:
+            self.kept |= self._watched
             self._watched = set()
 
     def note(self, arrays: Sequence[Any]) -> None:
         """A call was given these."""
+        if self._n_kept != len(self.kept) and self.looks >= _LEAST_LOOKS:
+            self._n_kept = len(self.kept)
+            self._open = [x.indices for x in self.donatable]
+        if not self._open:
+            return
+
         self._noted += 1
         n = self._noted
-        for argument in self.arguments:
-            indices = argument.indices
-            if n > _NOTED_WHOLE and indices:
-                indices = indices[n % len(indices) :][:1]
-            for i in indices:
-                if i not in self.kept:
-                    self._left[i] = weakref.ref(arrays[i])
+        if n > _NOTED_WHOLE:
+            indices = [x[n % len(x)] for x in self._open]
+        else:
+            indices = itertools.chain(*self._open)
+        self._left = [(i, weakref.ref(arrays[i])) for i in indices]
 
     def look(
         self,
@@ -136,7 +154,7 @@ class Given:
             elif i not in self.kept:
                 self._watched.add(i)
                 is_gone = functools.partial(self._is_gone, i, chain)
-                self._left[i] = weakref.ref(x, is_gone)
+                self._left.append((i, weakref.ref(x, is_gone)))
 
     def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
         function: Any = self._function()
@@ -191,6 +209,9 @@ class Given:
         """How long it takes to move the arrays of NumPy among these."""
         leaves = jax.tree_util.tree_leaves(values)
         arrays = [x for x in leaves if _is_array(x)]
+        given = [(id(x), _beginning(x)) for x in arrays if not isinstance(x, jax.Array)]
+        self.numpy_changes |= self._numpy not in (None, given)
+        self._numpy = given
         for i, x in enumerate(arrays):
             if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES:
                 self._moving[i] = _seconds_to_move(x)
@@ -203,6 +224,11 @@ class Given:
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def _beginning(x: Any) -> bytes:
+    """What an array of NumPy begins with, which may be written to."""
+    return x.flat[:_BEGINNING].tobytes()
 
 
 def _aval(x: Any) -> Aval:

@@ -50,16 +50,19 @@ def look(event: Event, jaxpr: Any) -> Look:
         if is_operation(event):
             size = 0 if jaxpr is None else read_jaxpr(jaxpr).size
             return Look(equations=size, operation=operation(jaxpr))
+
         out = out._replace(convolves=jaxpr is not None and _convolves(jaxpr))
         # Only lowering tells of primitives that are not JAX's: it would take long.
         calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
         if jaxpr is None or not (is_long or calls_back):
             return out
+
         scope = read_jaxpr(jaxpr)
         equations = (e for x in scope.calls for e in x.equations)
         only_checks = calls_back and not any(map(_is_own_callback, equations))
         out = out._replace(calls_back=calls_back, only_checks=only_checks)
+
         if is_long:
             source = None if event.is_outside else ENGINE.active().flat.source
             function = function_in_jit() if event.is_outside else source and source()

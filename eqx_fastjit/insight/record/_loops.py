@@ -100,9 +100,11 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
     _loops_in.cache_clear()  # a file may have been edited
     around = functools.cache(_loops_around)
     members: dict[Place, list[Equation]] = collections.defaultdict(list)
+
     # By innermost loop, and the user's call in it: how often each equation is there.
     times: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
     sizes: Counter[Place] = Counter()
+
     for inner, calls in scope.calls.items():
         for e in () if inner.is_jax else inner.equations:
             loops = around(e.path)
@@ -112,10 +114,12 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
             if loops:
                 call = tuple(frame for frame in e.path if is_users(frame.file))
                 times[loops[-1], inner, call][e.name, e.frames] += 1
+
     # A loop with nothing but loops in it is in the count of these.
     executed: dict[Place, list[int]] = collections.defaultdict(list)
     for (place, *_), counts in times.items():
         executed[place].append(_times(sorted(counts.values())))
+
     found: list[UnrolledLoop] = []
     taken: set[Equation] = set()
     for place in sorted(executed, key=lambda x: -sizes[x]):

@@ -11,16 +11,27 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from eqx_fastjit._blocking import jaxprs_in, opened
+from eqx_fastjit._facts import is_users, Place
 from eqx_fastjit._texts import show_array
 
 from ._describe import number_of
+from ._private import raw_frames
+from ._samples import Position
+from ._statements import place_of
+
+
+class Weak(NamedTuple):
+    """An array with a weak type that a program returns, and the line that made it."""
+
+    text: str
+    place: Place
 
 
 class Program(NamedTuple):
@@ -35,6 +46,7 @@ class Program(NamedTuple):
     returns: tuple[str, ...] = ()
     # What could have been arguments, in order: literals, and digests of constants.
     values: tuple[str, ...] = ()
+    weak: tuple[Weak, ...] = ()
 
 
 # What other shapes and dtypes need beside the operations of a program: conversions and
@@ -62,6 +74,7 @@ def program_of(jaxpr: Any) -> Program | None:
     try:
         reader = _Reader()
         text, kinds = reader.read(jaxpr)
+        weak = tuple(_weak_results(opened(jaxpr)))
     except Exception:  # of an option of another library's primitive, say
         return None
     outvars = opened(jaxpr).outvars
@@ -69,7 +82,18 @@ def program_of(jaxpr: Any) -> Program | None:
     values, more = reader.values[:_MAX_VALUES], reader.values[_MAX_VALUES:]
     values += [_digest(more)] if more else []
     kind = _digest(sorted(kinds))
-    return Program(text, kind, kinds.total(), tuple(returns), tuple(values))
+    return Program(text, kind, kinds.total(), tuple(returns), tuple(values), weak)
+
+
+def _weak_results(jaxpr: Any) -> Iterator[Weak]:
+    """The arrays that it returns with a weak type, of which the line is known."""
+    returned = [v for v in jaxpr.outvars if not hasattr(v, "val")]
+    weak = {v for v in returned if getattr(v.aval, "weak_type", False)}
+    for e in jaxpr.eqns if weak else ():
+        lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
+        for v in weak.intersection(e.outvars) if lines else ():
+            code, instruction = lines[0]
+            yield Weak(show_aval(v), place_of(Position(code, instruction)))
 
 
 def _digest(texts: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from eqx_fastjit.insight._words import plural
 
 from ._activity import Activity
-from ._calls import CallSeconds, Timed, Use
+from ._calls import CallSeconds, Timed
 from ._events import Event
 from ._look import Look
 
@@ -40,7 +40,7 @@ class Run:
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Look] = field(default_factory=dict[int, Look])
-    device: Use | None = None
+    ahead: float = 0.0
     timed: Sequence[Timed] = ()
     calls: CallSeconds | None = None
     activities: Sequence[Activity] = ()

@@ -22,10 +22,16 @@ class Statement(NamedTuple):
     text: str = ""
     # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
-    # Whether it may be left out: there is an `if` or `try` between it and the loop.
-    is_conditional: bool = False
+    # The first line of the innermost branch that it is in, such as an `if`, within the
+    # loop; 0 if each iteration runs it.
+    branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
+
+    @property
+    def around(self) -> Place:
+        """The first line of that loop."""
+        return self.place._replace(line=self.loop)
 
 
 is_users_code = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
@@ -56,12 +62,26 @@ def expression_of(position: Position) -> ast.expr | None:
 @functools.lru_cache(maxsize=1 << 16)
 def statement_of(position: Position) -> Statement:
     """The statement of a position; a line alone where there is no source."""
-    place = place_of(position)
+    return statement_at(place_of(position))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def statement_at(place: Place) -> Statement:
+    """The statement of a line; the line alone where there is no source."""
     module = next(iter(nodes_in(place.file)), None)
+    function = _named(place.function)
     found = None if module is None else _statements_in(module).get(place.line)
     if found is None:
         return Statement(place)
-    return found._replace(place=place._replace(line=found.place.line))
+    return found._replace(place=Place(place.file, found.place.line, function))
+
+
+def _named(function: str) -> str:
+    """The innermost function with a name: of a `lambda`, that which defines it."""
+    parts = function.split(".")
+    while parts and parts[-1].startswith("<"):
+        parts.pop()
+    return ".".join(parts) or "<module>"
 
 
 def _location(position: Position) -> tuple[int | None, ...]:
@@ -82,24 +102,24 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
 
-    def visit(node: ast.AST, loop: int, is_conditional: bool) -> None:
+    def visit(node: ast.AST, loop: int, branch: int) -> None:
         if isinstance(node, _FUNCTIONS):
-            loop, is_conditional = 0, False
+            loop, branch = 0, 0
         if isinstance(node, _LOOPS):  # its head runs in each iteration
-            loop, is_conditional = node.lineno, False
+            loop, branch = node.lineno, 0
         if isinstance(node, ast.stmt):
             is_last = isinstance(node, ast.Return)
             first = Place("", node.lineno, "")
-            here = Statement(first, _head(node), loop, is_conditional, is_last)
+            here = Statement(first, _head(node), loop, branch, is_last)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _BRANCHES):
-            is_conditional = True
+            branch = node.lineno
         for child in ast.iter_child_nodes(node):
-            visit(child, loop, is_conditional)
+            visit(child, loop, branch)
 
     try:
-        visit(module, 0, False)
+        visit(module, 0, 0)
     except RecursionError:  # code that is nested too deeply
         return {}
     return found

@@ -10,16 +10,17 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 import jax
 import numpy as np
 
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
 from ._samples import Position
-from ._statements import expression_of, is_users_code
+from ._statements import expression_of
 
 
 # What waits if a jitted call does not return before its result is ready.
@@ -45,29 +46,50 @@ class Wait:
     all_seconds: float = 0.0
 
 
-def wait_of(kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
-    """The expression that has waited in the running code, if it is in the program.
+class Waits:
+    """All waits of a program."""
 
-    `kind` and `args` are those of the function that has (`_private.hook_waits`); `why`
-    is what the engine says of one of its calls.
-    """
-    # The innermost frame of the program itself, and the function that it called.
-    frame, called = sys._getframe(1), ""
-    while not is_users_code(frame.f_code):
-        if frame.f_back is None:
-            return None
-        called, frame = frame.f_code.co_name, frame.f_back
-    code = frame.f_code
-    place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-    what = _text_at(Position(code, frame.f_lasti))
-    if kind == "blocks":
+    def __init__(self) -> None:
+        # By place and text.
+        self.found: dict[tuple[Place, str], Wait] = {}
+        # By the instruction that waited, and how. With its code, as another one could
+        # have the `id` of one that is gone. (To hash a code takes long.)
+        self._known: dict[object, tuple[CodeType, Wait]] = {}
+
+    def of(self, kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
+        """That of the expression in the running code, if that is in the program.
+
+        `kind` and `args` are those of the function that has waited
+        (`_private.hook_waits`); `why` is what the engine says of one of its calls.
+        """
+        # The innermost frame of the program itself, and the function that it called.
+        frame, called = sys._getframe(1), ""
+        while not is_written_by_user(frame.f_code):
+            if frame.f_back is None:
+                return None
+            called, frame = frame.f_code.co_name, frame.f_back
+
+        code, instruction = frame.f_code, frame.f_lasti
         # The program called `block_until_ready`, or a function that did.
-        is_its_own = called in ("watched", "block_until_ready")
-        what = what if is_its_own and not why else JITTED_CALL
-        return Wait(place, what, decides=why in ("needed", "transfer"))
+        is_its_own = called in ("watched", "block_until_ready") and not why
+        is_call = kind == "blocks" and not is_its_own
+        key = id(code), instruction, is_call
+        if key not in self._known:
+            what = JITTED_CALL if is_call else _text_at(Position(code, instruction))
+            place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+            # A call has several instructions: Python 3.11 is at another one later.
+            known = self.found.setdefault((place, what), Wait(place, what))
+            self._known[key] = code, known
+        _, wait = self._known[key]
+        wait.decides = _decides(kind, args, why)
+        return wait
+
+
+def _decides(kind: str, args: Sequence[Any], why: str) -> bool:
+    if kind == "blocks":
+        return why in ("needed", "transfer")
     x: Any = args[0]
-    is_number = x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact)
-    return Wait(place, what, decides=not is_number)
+    return not (x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact))
 
 
 @functools.lru_cache(maxsize=4096)

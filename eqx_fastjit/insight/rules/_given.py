@@ -1,19 +1,28 @@
-"""What calls pass for each argument, by the source of their lines."""
+"""What calls pass for each argument, and the lines that made it.
+
+Both are told by the source of the lines that call.
+"""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from eqx_fastjit._facts import Place
+from eqx_fastjit.insight.compare._objects import Object
 from eqx_fastjit.insight.compare._table import Table
+from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._leaves import argument_of
-from eqx_fastjit.insight.record._reads import expressions_in
+from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
 from eqx_fastjit.insight.record._why import line_of
 
 
 def given_in(table: Table) -> dict[str, str]:
     """The expression of each argument, if that is known, and all calls have it."""
+    lines = {line for row in table.rows if (line := line_of(row.event))}
+    name, names = table.name, _parameters(table.rows[-1].event)
     found = [
         {name: ast.unparse(x) for name, x in arguments.items()}
-        for arguments in calls_in(table)
+        for line in lines
+        for arguments in _calls_at(line, name, names)
     ]
     return {
         name: text
@@ -23,24 +32,120 @@ def given_in(table: Table) -> dict[str, str]:
     }
 
 
-def calls_in(table: Table) -> Iterator[dict[str, ast.expr]]:
-    """The arguments of each call in the source, by the names of parameters."""
-    event = table.rows[-1].event
+def _parameters(event: Event) -> list[str]:
+    """The names of the parameters of the function of an event."""
     paths = [x.path for x in event.signature if x.kind != "configuration"]
-    names = [x for x in paths if x == argument_of(x) != event.function.name]
-    for line in {x for row in table.rows if (x := line_of(row.event))}:
-        for node in expressions_in(line.file).values():
-            if not isinstance(node, ast.Call) or node.lineno != line.line:
+    return [x for x in paths if x == argument_of(x) != event.function.name]
+
+
+def _calls_at(
+    line: Place, function: str, names: Sequence[str]
+) -> Iterator[dict[str, ast.expr]]:
+    """The arguments of each call of a function in a line, by the names of these."""
+    for node in expressions_in(line.file).values():
+        if not isinstance(node, ast.Call) or node.lineno != line.line:
+            continue
+        match node.func:
+            case ast.Name(id=name):
+                passed = node.args
+            case ast.Attribute(value=owner, attr=name):
+                is_method = names[:1] == ["self"]
+                passed = [owner, *node.args] if is_method else node.args
+            case _:
                 continue
-            match node.func:
-                case ast.Name(id=name):
-                    passed = node.args
-                case ast.Attribute(value=owner, attr=name):
-                    is_method = names[:1] == ["self"]
-                    passed = [owner, *node.args] if is_method else node.args
-                case _:
-                    continue
-            if name == event.function.name:
-                is_starred = any(isinstance(x, ast.Starred) for x in passed)
-                arguments = {} if is_starred else dict(zip(names, passed, strict=False))
-                yield arguments | {x.arg or "": x.value for x in node.keywords}
+        if name == function:
+            is_starred = any(isinstance(x, ast.Starred) for x in passed)
+            arguments = {} if is_starred else dict(zip(names, passed, strict=False))
+            yield arguments | {x.arg or "": x.value for x in node.keywords}
+
+
+# --- the line to edit -----------------------------------------------------------------
+
+
+def line_of_edit(found: Object) -> Place | None:
+    """The line that makes what differs, if it is known."""
+    rows = found.table.rows
+    if found.kind == "function":
+        return rows[-1].event.function.place
+    if found.kind == "weak":
+        return _line_of_weak(found)
+    if found.kind not in ("callable", "object", "optimiser"):
+        return None
+
+    made = made_at(rows[-1].event, argument_of(found.path))
+    places = definitions(found)
+    return made or (places[0] if len(places) == 1 else None)
+
+
+def definitions(found: Object) -> list[Place]:
+    """The lines that define the functions that an object was."""
+    places = [x.place for x in found.leaves if x and found.kind == "callable"]
+    return list(dict.fromkeys(x for x in places if x is not None))
+
+
+def _line_of_weak(found: Object) -> Place | None:
+    """The line that makes an array with a weak type: in a call before, or outside."""
+    path, returned = found.paths[0], dict[str, Place]()
+    for row in found.table.rows:
+        leaf = row.leaves.get(path)
+        if leaf is not None and leaf.weak_type:
+            return returned.get(leaf.text) or made_at(row.event, argument_of(path))
+        for weak in row.program.weak if row.program else ():
+            returned[weak.text] = weak.place
+    return None
+
+
+def made_at(event: Event, name: str) -> Place | None:
+    """The line that makes what a call passes for an argument, if that is known.
+
+    It assigns the variable that is passed, in the function that calls, or in one around
+    it from which the variable comes as an argument.
+    """
+    function, parameters = event.function.name, _parameters(event)
+    for line in event.frames:
+        calls = [*_calls_at(line, function, parameters)]
+        passed = calls[0].get(name) if len(calls) == 1 else None
+        if not isinstance(passed, ast.Name):
+            is_made = isinstance(passed, ast.Call)
+            return line._replace(line=passed.lineno) if is_made else None
+
+        name = passed.id
+        around = _function_around(line)
+        nodes = nodes_in(line.file) if around is None else ast.walk(around)
+        if assigned := _assignments(nodes, name):
+            return line._replace(line=assigned[0]) if len(assigned) == 1 else None
+        if around is None:
+            return None
+        function, parameters = around.name, [x.arg for x in around.args.args]
+    return None
+
+
+def _function_around(line: Place) -> ast.FunctionDef | None:
+    """The innermost function that a line is in."""
+    found = [
+        x
+        for x in nodes_in(line.file)
+        if isinstance(x, ast.FunctionDef)
+        and x.body[0].lineno <= line.line <= (x.end_lineno or 0)
+    ]
+    return max(found, key=lambda x: x.lineno, default=None)
+
+
+def _assignments(nodes: Iterable[ast.AST], name: str) -> list[int]:
+    """The lines that define a variable, but for those that make it of itself."""
+    found: list[int] = []
+    for node in nodes:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef() if node.name == name:
+                found.append(node.lineno)
+            case ast.Assign(targets=targets, value=value):
+                is_assigned = any(name in _names_in(x) for x in targets)
+                if is_assigned and name not in _names_in(value):
+                    found.append(node.lineno)
+            case _:
+                pass
+    return found
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}

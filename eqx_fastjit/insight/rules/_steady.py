@@ -1,7 +1,6 @@
 """Facts of the steady state that the rules of each call ask for: a run by its loops."""
 
 import collections
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,10 +9,6 @@ from eqx_fastjit.insight.record._activity import Activity, in_loop
 from eqx_fastjit.insight.record._calls import Timed
 from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._statements import Statement
-
-
-# The share of what a loop does of one kind below which a statement is not told.
-_LITTLE = 0.03
 
 
 class CallsAt(NamedTuple):
@@ -48,26 +43,29 @@ class Loop:
         """The function that has it."""
         return self.place.function.rpartition("<locals>.")[2]
 
-    @functools.cached_property
-    def main(self) -> CallsAt | None:
-        """The jitted calls that tell how often it ran, if there are any."""
-        always = [x for x in self.calls if not x.statement.is_conditional]
-        return max(always, key=lambda x: x.calls, default=None)
+    def main_beside(self, branch: int = 0) -> CallsAt | None:
+        """The jitted calls that take longest, of those in each run of a branch."""
+        always = [x for x in self.calls if x.statement.branch in (0, branch)]
+        return max(always, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property
     def count(self) -> int:
         """How often it ran; 0 if that is not known."""
-        return self.main.calls if self.main is not None else 0
+        main = self.main_beside()
+        if main is None:
+            return 0
+        # A function may have several specializations.
+        own = main.name, main.statement.place
+        calls = (x for x in self.calls if (x.name, x.statement.place) == own)
+        return sum(x.calls for x in calls)
 
     def seconds(self, kind: str) -> float:
         """The seconds of one kind."""
         return sum(x.seconds for x in self.activities if x.kind == kind)
 
-    def main_of(self, kind: str) -> list[Activity]:
-        """What is of one kind, but for what takes little of its seconds."""
-        least = _LITTLE * self.seconds(kind)
-        found = (x for x in self.activities if x.kind == kind)
-        return [x for x in found if x.seconds >= least]
+    def of(self, kind: str) -> list[Activity]:
+        """What is of one kind."""
+        return [x for x in self.activities if x.kind == kind]
 
 
 def loops_of(run: Run) -> list[Loop]:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
@@ -16,7 +15,7 @@ from eqx_fastjit.insight.compare._table import Column, Table
 from eqx_fastjit.insight.record._leaves import ancestors, argument_of, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
-from ._given import given_in
+from ._given import definitions, given_in
 
 
 class Wording:
@@ -232,7 +231,7 @@ class Wording:
             texts = [shortened(_short(x), 24) for x in self._texts(path)]
             shown.append(f"{name} {_some(texts, 2)}")
         text = f": {listed(shown, 3)}" if shown else ""
-        places = places_of_edit(self._found)
+        places = definitions(self._found)
         if len(places) > 1:
             return f" by {listed(map(show_place, places), 3)}{text}"
         return text
@@ -297,15 +296,6 @@ def _innermost(path: str) -> str:
     """What a path is called in the innermost function that it leads through."""
     *_, last = _VARIABLE.finditer(path)
     return last[last.lastindex or 0] + path[last.end() :]
-
-
-def places_of_edit(found: Object) -> list[Place]:
-    """The lines that make what differs, if they are known."""
-    if found.kind == "function":
-        places = [found.table.rows[-1].event.function.place]
-    else:
-        places = [x.place for x in found.leaves if x and found.kind == "callable"]
-    return list(dict.fromkeys(x for x in places if x is not None))
 
 
 def _values(found: Object, path: str) -> list[str]:

@@ -7,28 +7,32 @@ from typing import Any
 
 import jax
 
-from eqx_fastjit.insight._words import listed, show_bytes, show_seconds
+from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
+    Activity,
     DISPATCH,
     OPERATIONS,
     PYTHON,
     TRANSFERS,
 )
 from eqx_fastjit.insight.record._calls import Timed
+from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import Statement
+from eqx_fastjit.insight.record._statements import Statement, statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
+from eqx_fastjit.insight.record._why import is_operation
 
 from ._rules import Case, Part, Row, Rule
 from ._steady import CallsAt, Loop, loops_of
+from .outside_of_jit import program_key, seconds_as_one
 
 
 EAGER = Rule("eager-calls", "{into}", "{statement}")
 SHORT = Rule(
     "short-calls",
-    "jax.lax.scan over a hundred steps in one call",
+    "jax.lax.scan over the steps, in one call",
     "{function} takes {each}, of which the device computes little",
 )
 EQUINOX = Rule(
@@ -39,12 +43,14 @@ EQUINOX = Rule(
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
 TRANSFER = Rule("transfers", "before the loop, if it is the same", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
-BLOCKING = Rule("blocking-call", "eqx-fastjit run --async", "calls that block {cost}")
+BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
 # Seconds, of some 25 samples.
 _LEAST_SECONDS = 0.25
+# The share of what a row saves below which a statement is not told.
+_LITTLE = 0.01
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that are asked for: it takes some to measure.
@@ -55,14 +61,16 @@ _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 
 def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
+    outside: list[Row] = []
     for loop in loops_of(case.run):
-        yield from _eager(loop, case)
-        yield from _transfers(loop, case)
+        outside += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
             yield from _short(loop, call, case)
+    yield from outside
     yield from _equinox(case)
     yield from _donate(case.run)
-    yield from _waits(case.run)
+    # What Python does no more, it cannot do while the device works.
+    yield from _waits(case.run, sum(x.saves for x in outside))
 
 
 def _least(case: Case) -> float:
@@ -86,24 +94,85 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     """Its operations outside of jit. Those that take long to compute take as long in
     jit, unless they copy an array to change a part of it.
     """
-    into = "filter_jit around them"
-    if loop.main is not None:
-        into = f"move into `{loop.main.name}`"
-
     parts: list[Part] = []
-    for x in loop.main_of(OPERATIONS):
-        copies = ".at[" in x.statement.text
-        saves = x.seconds if copies else x.seconds - x.computing
-        edit = f"{into} with donate, or NumPy" if copies else into
-        facts = {"statement": x.statement.text, "into": edit}
+    transfers = {x.statement: x.seconds for x in loop.of(TRANSFERS)}
+    for x in loop.of(OPERATIONS):
+        # What it makes of numbers, say, is made within as well.
+        saves = x.seconds - x.computing + transfers.get(x.statement, 0.0)
+        edit = _into(loop, x.statement)
+        if 2 * x.copying > x.seconds:
+            edit = f"{edit} with donate, or NumPy"
+        facts = {"statement": _source(x), "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
-    yield from _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case)
+
+    for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case):
+        yield _with_compilations(row, loop, case)
+
+
+def _into(loop: Loop, statement: Statement) -> str:
+    """Where operations of a statement are to be moved."""
+    main = loop.main_beside(statement.branch)
+    if main is None:
+        return "filter_jit around them"
+    what = "what is beside the call " if main.statement == statement else ""
+    return f"move {what}into `{main.name}`"
+
+
+def _source(activity: Activity) -> str:
+    """A statement, and the line that has most, in what it calls."""
+    statement, most = activity.statement, activity.most
+    if most is None or statement_at(most).place[:2] == statement.place[:2]:
+        return statement.text
+    return f"{statement.text}, most at {show_place(most)}"
+
+
+def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
+    """What its statements compile is not compiled by itself, either."""
+    compiled = _compiled_in(loop, case)
+    parts: list[Part] = []
+    spared: list[Event] = []
+    for part in row.parts:
+        if part.line and (events := compiled.get(part.line[:2])):
+            together = seconds_as_one(events, case.run)
+            more = max(0.0, sum(case.left[e] for e in events) - together)
+            saves = part.saves + more
+            part = dataclasses.replace(part, saves=saves, gain=saves)
+            spared += events
+        parts.append(part)
+
+    parts.sort(key=lambda x: -x.saves)
+    row = dataclasses.replace(
+        row,
+        parts=tuple(parts),
+        seconds=row.seconds + sum(e.seconds for e in spared),
+        saves=sum(x.saves for x in parts),
+        compilations=len(spared),
+        programs=len({*map(program_key, spared)}),
+    )
+    case.spare(row, spared)
+    return row
+
+
+def _compiled_in(loop: Loop, case: Case) -> dict[object, list[Event]]:
+    """The operations that a loop has compiled, by file and line of its statements."""
+    found: dict[object, list[Event]] = collections.defaultdict(list)
+    for event in filter(is_operation, case.left):
+        if case.run.look(event).operation.is_making:
+            continue
+        statements = (x for x in map(statement_at, event.frames) if x.loop)
+        innermost = next(statements, None)
+        if innermost is not None and innermost.around == loop.place:
+            found[innermost.place[:2]].append(event)
+    return found
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
     """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
     parts: list[Part] = []
-    for x in loop.main_of(TRANSFERS):
+    told = {x.statement for x in loop.of(OPERATIONS)}
+    for x in loop.of(TRANSFERS):
+        if x.statement in told:
+            continue
         facts = {"statement": x.statement.text}
         parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
@@ -117,6 +186,8 @@ def _row(
     loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
 ) -> Iterator[Row]:
     """The row of a loop, what saves most first, if that is enough."""
+    all_saves = sum(x.saves for x in parts)
+    parts = [x for x in parts if x.saves > _LITTLE * all_saves]
     parts.sort(key=lambda x: -x.saves)
     saves = sum(x.saves for x in parts)
     if saves < _least(case):
@@ -144,8 +215,8 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     timed, count = call.timed, call.calls
     seconds = call.seconds + loop.seconds(DISPATCH)
     reads = sum(x.reads for x in case.run.waits if x.decides)
-    decides = call.statement.is_conditional or 2 * reads > count
-    is_given = timed.numpy_bytes > 0 or loop.seconds(TRANSFERS) > 0
+    decides = call.statement.branch > 0 or 2 * reads > count
+    is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
         return
@@ -168,24 +239,30 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
 
 
 def _equinox(case: Case) -> Iterator[Row]:
-    """What Equinox's own `filter_jit` would take longer, which the program calls."""
+    """What Equinox's own `filter_jit` would take longer, which the program calls.
+
+    One import is the edit for all functions.
+    """
+    functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
-        if not timed.is_of_equinox or timed.calls < _LEAST_CALLS:
-            continue
-        is_little = timed.calls * _MOST_OVERHEAD < _least(case)
-        overhead = None if is_little else overhead_of(timed)
-        each = 0.0 if overhead is None else overhead.equinox
-        saves = timed.calls * each
-        if saves >= _least(case):
-            part = EQUINOX.part(
-                {"each": show_seconds(each)},
-                count=timed.calls,
-                saves=saves,
-                gain=saves,
-            )
-            cost = f"{timed.calls:,} calls"
-            name = timed.function.name
-            yield Row(name, (part,), timed.line, cost=cost, saves=saves, about=True)
+        if timed.is_of_equinox:
+            functions[timed.function.key()].append(timed)
+
+    found: list[tuple[Timed, int, float]] = []
+    for several in functions.values():
+        main = max(several, key=lambda x: x.calls)
+        calls = sum(x.calls for x in several)
+        if calls * _MOST_OVERHEAD >= case.limit and (overhead := overhead_of(main)):
+            found.append((main, calls, calls * overhead.equinox))
+
+    found.sort(key=lambda x: -x[2])
+    saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
+    if found and saves >= case.limit:
+        facts = {"each": show_seconds(saves / n)}
+        part = EQUINOX.part(facts, count=n, saves=saves, gain=saves)
+        names = listed((x.function.name for x, *_ in found), 3)
+        line, cost = found[0][0].line, f"{n:,} calls"
+        yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
 
 
 # --- donation ---
@@ -230,17 +307,21 @@ def _mode(given: Given) -> str:
 # --- waits ---
 
 
-def _waits(run: Run) -> Iterator[Row]:
+def _waits(run: Run, spared: float) -> Iterator[Row]:
     """What the program waits for without need, if it could save any seconds.
 
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
+
+    `spared`: seconds of Python between the waits that other rows save.
     """
-    if run.device is None or run.busy:  # of others' work, waits are not known
+    if run.busy:  # of others' work, waits are not known
         return
 
-    waits, saves = run.waits, run.device.ahead
+    waits, saves = run.waits, run.ahead - spared
     found = [x for x in waits if x.count and not x.decides]
+    seconds = sum(x.seconds for x in found)
+    found = [x for x in found if x.seconds > _LITTLE * seconds]
     if not found or saves <= 0:
         return
 
@@ -252,15 +333,30 @@ def _waits(run: Run) -> Iterator[Row]:
 
     parts = [_part_of_wait(x) for x in found if x.what != JITTED_CALL]
     if first.what == JITTED_CALL:
-        parts = [_part_of_wait(first)]
+        # What is read after each call would wait in its place.
+        also = [x for x in waits if x.place.function == function and x is not first]
+        reads = [_part_of_wait(x) for x in also if 2 * x.reads > first.reads]
+        calls = _part_of_calls(first, run)
+        parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
-    seconds = sum(x.seconds for x in found)
     yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
 
 
 def _part_of_wait(wait: Wait) -> Part:
-    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
-    cost = f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
-    facts = {"path": wait.what, "cost": cost}
-    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
+    facts = {"path": wait.what, "cost": _cost_of(wait)}
+    return WAITS.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _part_of_calls(wait: Wait, run: Run) -> Part:
+    is_of_equinox = any(x.is_of_equinox for x in run.timed)
+    edit = EQUINOX.edit if is_of_equinox else "asynchronous=True"
+    facts = {"edit": edit, "cost": _cost_of(wait)}
+    return BLOCKING.part(facts, path=wait.what, count=wait.count, line=wait.place)
+
+
+def _cost_of(wait: Wait) -> str:
+    """How often it waited, and for how long each time."""
+    if not wait.count:
+        return f"{wait.reads} x"
+    return f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"

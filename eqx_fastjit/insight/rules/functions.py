@@ -5,9 +5,11 @@ the programs: what differs between calls of one program had not. What an edit sa
 counted by what is left of the calls without it.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from eqx_fastjit.insight._words import listed
 from eqx_fastjit.insight.compare._finding import objects_of, objects_within
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._savings import Savings
@@ -16,8 +18,9 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import costliest, line_of, name_of
 
 from . import same_operations, same_program
+from ._given import line_of_edit
 from ._rules import Case, Part, Row, Rule, rule_of
-from ._wording import places_of_edit, Wording
+from ._wording import Wording
 from .same_operations import LENGTH_NUMBER, NEEDED
 from .same_program import DECIDES, DROPPED
 
@@ -53,11 +56,47 @@ class Diagnosis(NamedTuple):
 
 
 def rows(case: Case) -> Iterator[Row]:
-    """A row for each function that compiled more than once."""
+    """A row for each function that compiled more than once.
+
+    What the same edits at the same lines mend is one row.
+    """
+    by_edits: dict[object, tuple[Row, list[Event]]] = {}
     for table in case.tables:
-        if (found := row_of(table)) is not None:
-            case.spare(*found)
-            yield found[0]
+        if (found := row_of(table)) is None:
+            continue
+        row, events = found
+        edits = tuple((x.rule, x.edit, x.line) for x in row.parts)
+        is_known = all(x.line for x in row.parts) and edits
+        key = edits if is_known else table
+        if key in by_edits:
+            known, more = by_edits[key]
+            row, events = _joined(known, row), more + events
+        by_edits[key] = row, events
+
+    for row, events in by_edits.values():
+        case.spare(row, events)
+        yield row
+
+
+def _joined(a: Row, b: Row) -> Row:
+    """The row of several functions."""
+    parts = [
+        dataclasses.replace(
+            x,
+            what=listed((x.what, y.what)),
+            count=x.count + y.count,
+            saves=x.saves + y.saves,
+            gain=None if x.gain is None else x.gain + (y.gain or 0.0),
+        )
+        for x, y in zip(a.parts, b.parts, strict=True)
+    ]
+    sums = ("seconds", "saves", "other_data", "wanted", "compilations", "programs")
+    return dataclasses.replace(
+        a,
+        function=listed((a.function, b.function)),
+        parts=tuple(parts),
+        **{name: getattr(a, name) + getattr(b, name) for name in sums},
+    )
 
 
 def row_of(table: Table) -> tuple[Row, list[Event]] | None:
@@ -114,13 +153,13 @@ def _needed_parts(
 
 
 def _part(table: Table, rule: Rule, found: Object, **fields: Any) -> Part:
-    facts, places = Wording(table, found), places_of_edit(found)
+    facts = Wording(table, found)
     return rule.part(
         facts,
         path=found.path,
         values=tuple(facts.values),
         count=found.count,
-        line=places[0] if len(places) == 1 else None,
+        line=line_of_edit(found),
         **fields,
     )
 

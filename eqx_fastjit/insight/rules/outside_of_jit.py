@@ -70,8 +70,9 @@ class _Compiled(NamedTuple):
 
 def rows(case: Case) -> Iterator[Row]:
     """What functions of the user's compile outside of jit, then what has to be."""
-    operands = [*_operand_rows(case.run)]
+    operands = [*_operand_rows(case)]
     told = {e for _, spared in operands for e in spared}
+    told.update(e for e in case.run.events if is_operation(e) and e not in case.left)
     others = [e for e in case.run.events if e not in told]
     for row, spared in [*operands, *_operation_rows(others, case.run)]:
         case.spare(row, spared)
@@ -84,18 +85,21 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
     # to be jitted: that would be compiled for each shape of the rest.
     jitting = {x for e in events if not is_operation(e) for x in e.frames}
     not_own = {x[::2] for x in jitting}
+
     functions: dict[Any, dict[Any, list[Event]]] = {}
     for e in events:
         if not (is_operation(e) and e.frames) or run.look(e).operation.is_making:
             continue
         inside = itertools.takewhile(lambda x: x[::2] not in not_own, e.frames)
         named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
+
         # The outermost function that jits nothing, and the line that calls it.
         own = e.frames[named[-1]] if named else e.frames[0]
         line = e.frames[: named[-1] + 2][-1] if named else own
         lines = functions.setdefault((own[::2], bool(named)), {})
         key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
+
     rows: list[tuple[Row, list[Event]]] = []
     for ((_, function), is_own), lines in functions.items():
         found = [
@@ -104,6 +108,7 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
             )
             for (line, *_), x in lines.items()
         ]
+
         counts = collections.Counter(x.line for x in found for _ in x.events)
         many = {x for x, n in counts.items() if n >= _MANY} - jitting
         if is_own and counts.total() >= _MANY:
@@ -114,10 +119,11 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
     return rows
 
 
-def _operand_rows(run: Run) -> Iterator[tuple[Row, list[Event]]]:
+def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
     """A row for each line with an operation of so many arrays that NumPy is faster."""
+    run = case.run
     by_line: dict[Place, list[Event]] = collections.defaultdict(list)
-    for e in run.events:
+    for e in case.left:
         is_large = run.look(e).operation.n_operands >= _OPERANDS
         if is_operation(e) and is_large and e.frames:
             by_line[e.frames[0]].append(e)
@@ -140,7 +146,7 @@ def _operand_rows(run: Run) -> Iterator[tuple[Row, list[Event]]]:
         yield row, events
 
 
-def _left(events: Collection[Event], run: Run) -> float:
+def seconds_as_one(events: Collection[Event], run: Run) -> float:
     """About what one program takes in place of these operations.
 
     By what an equation takes in this run, those in the bodies of loops included.
@@ -199,6 +205,7 @@ def _row(
     found.sort(key=lambda x: -sum(e.seconds for e in x.events[1:]))
     main = found[0].events
     again = [e for x in found if x.is_again for e in x.events[1:]]
+
     different = {*map(program_key, main)}
     # Of a few operations that take turns, each is compiled once.
     is_same = len(different) <= len(main) // 2 and any(
@@ -207,11 +214,12 @@ def _row(
     values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
+
     every = [e for x in found for e in x.events]
     saves = sum(e.seconds for e in again)
     if is_whole:
         rest = [e for e in every if e not in again]
-        saves += max(0.0, sum(e.seconds for e in rest) - _left(rest, run))
+        saves += max(0.0, sum(e.seconds for e in rest) - seconds_as_one(rest, run))
     is_other = bool(again) and not is_same
     shown = [shortened(x, 40) for x in values[:2]]
     facts = {
@@ -219,6 +227,7 @@ def _row(
         "values": f": {', '.join([*shown, '...'])}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
     }
+
     rule = AGAIN if is_same else EAGER
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}
     part = rule.part(facts, saves=saves, gain=saves, **fields)

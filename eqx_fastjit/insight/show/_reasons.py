@@ -62,6 +62,7 @@ def reason_of(event: Event, earlier: Iterable[Event]) -> Reason:
         return Reason("interrupted" if event.interrupted else "failed")
     if is_operation(event):
         return Reason(OUTSIDE)
+
     key = shared(event)
     alike = [
         old
@@ -70,15 +71,18 @@ def reason_of(event: Event, earlier: Iterable[Event]) -> Reason:
         # A part of another function has spared no compilation.
         if old.compile or not event.compile
     ][:_MAX_COMPARED]
+
     own = [x for x in alike if x.function.number == event.function.number]
     if not own and all(x.cell != event.cell for x in alike):
         return Reason(CELL if alike else FIRST)
     same = event.program and event.program.same
     again = [x for x in alike if x.compile and x.program and x.program.same == same]
     cause = AGAIN if again else "another program" if event.program else "traced again"
+
     known = [x for x in again or own or alike if x.signature]
     if not (known and event.signature):
         return Reason(cause)
+
     new = {*event.signature}
     nearest = min(known, key=lambda old: len(new ^ {*old.signature}))
     rows = [compilation_of(x, [x]) for x in (nearest, event)]

@@ -36,7 +36,7 @@ class Report:
     # That other programs slow it down, in words.
     busy: str = ""
     # Of the JSON.
-    schema: int = 6
+    schema: int = 7
 
     @property
     def findings(self) -> tuple[Row, ...]:

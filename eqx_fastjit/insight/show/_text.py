@@ -47,7 +47,8 @@ def lines_of(row: Row) -> list[Line]:
         saves = show_bytes(row.bytes)
     title = f"{row.function}: {row.cost}" if row.cost else row.function
     if row.compilations > 1:
-        title += f": {plural(row.compilations, 'compilation')}"
+        title += "; " if row.cost else ": "
+        title += f"{plural(row.compilations, 'compilation')}"
         title += f" of {plural(row.programs, 'program')}" if row.programs else ""
     lines = [Line("wrong" if row.is_wrong else saves, title, place=row.line)]
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
@@ -129,10 +130,12 @@ def blocks(
     """The report for so many columns: styles, each with the lines that have it."""
     columns = max(_LEAST_COLUMNS, min(columns, _MOST_COLUMNS))
     run, prices = report.run, [x for x in report.rows if x.wanted and not x.saves]
+
     yield "", [""]
     title = f"eqx-fastjit doctor: {run.program} {headline(report)}"
     style = "bold" if report.findings else "bold green"
     yield style, wrapped(title, columns=columns)
+
     rows = [x for x in report.rows if verbose or x not in prices]
     for i, row in enumerate(rows[: None if verbose else _ROWS], 1):
         first, *below = as_text(lines_of(row), columns, verbose, f"{i}")
@@ -141,17 +144,19 @@ def blocks(
     if not verbose and (rest := rows[_ROWS:]):
         saved = show_seconds(sum(x.saves for x in rest))
         yield "dim", [f"{plural(len(rest), 'more row')} ({saved}): --verbose"]
+
     yield "", [""]
-    yield "", wrapped(_time(report), columns=columns)
-    if run.device is not None:
-        yield "", wrapped(str(run.device), columns=columns)
+    yield "", wrapped(time_of(report), columns=columns)
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = listed((x.function for x in prices), 3)
-        text = f"What has to be compiled took {seconds}: {names} (--verbose)."
+        text = (
+            f"No row spares the other {seconds} of compilations: {names} (--verbose)."
+        )
         yield "", wrapped(text, columns=columns)
     for note in (_legend(report), *run.notes):
         yield "dim", wrapped(note, columns=columns)
+
     if verbose:
         yield "bold", ["", "Compilations"]
         functions = [e for e in run.events if not is_operation(e)]
@@ -159,7 +164,7 @@ def blocks(
             yield "", as_text(lines, columns, verbose)
 
 
-def _time(report: Report) -> str:
+def time_of(report: Report) -> str:
     """Where the time went, but for what is less than half a percent."""
     parts = [
         f"{x.label} {show_seconds(x.seconds)} ({_share(report, x)})"
