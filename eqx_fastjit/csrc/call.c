@@ -155,9 +155,9 @@ its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
+
+    PyObject *made = PyObject_CallMethodOneArg(self->callee, shared.names[SPECIALIZE], w->values);
     PyObject *arrays;
-    PyObject *made =
-        PyObject_CallMethodOneArg(self->callee, shared.names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
@@ -196,11 +196,13 @@ static int read_output(PyObject *returned, Output *out) {
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
     PyObject *results = tuple_of(PySequence_Fast_ITEMS(out->items), out->plan->n_arrays);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
+
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
             self->callee, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
             arrays, results, active.is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
             NULL);
+
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);
@@ -224,6 +226,7 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
                             : call_observed(w, target, (PyObject *)specialization);
     if (returned == NULL) return NULL;
 
+    /* Most calls have nothing left to do for Python. */
     Output out = {NULL, NULL};
     PyObject *result = NULL;
     if (read_output(returned, &out) == 0) {
@@ -247,6 +250,7 @@ static PyObject *call_bound(Callable *self, Walk *w) {
         Py_XDECREF(specialization);
         return NULL;
     }
+
     Active outer = activate((PyObject *)specialization);
     PyObject *result = call_specialization(self, specialization, w);
     if (result == NULL) explain(self, specialization, w);

@@ -136,8 +136,16 @@ static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
     const char *name;
     PyObject *data, *parts;
     if (!PyArg_ParseTuple(from, "sOO!", &name, &data, &PyTuple_Type, &parts)) return -1;
+
     step->build = build_called(name);
+    if (step->build == NULL) {
+        PyErr_Format(PyExc_SystemError, "nothing is built by %s", name);
+        return -1;
+    }
+    *n_arrays += step->build == build_array;
     step->data = Py_NewRef(data);
+    if (step->build == build_module && step_set_module(step) < 0) return -1;
+
     Py_ssize_t n = PyTuple_GET_SIZE(parts);
     step->parts = PyMem_Calloc(n + 1, sizeof(Step));
     if (step->parts == NULL) {
@@ -145,12 +153,6 @@ static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
         return -1;
     }
     step->n = n;
-    *n_arrays += step->build == build_array;
-    if (step->build == NULL) {
-        PyErr_Format(PyExc_SystemError, "nothing is built by %s", name);
-        return -1;
-    }
-    if (step->build == build_module && step_set_module(step) < 0) return -1;
     if (Py_EnterRecursiveCall(" while a result is planned")) return -1;
     int failed = 0;
     for (Py_ssize_t i = 0; i < n && !failed; i++)
@@ -196,6 +198,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     (void)kwargs;
     PyObject *root, *structure;
     if (!PyArg_ParseTuple(args, "OO", &root, &structure)) return NULL;
+
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->root = PyMem_Calloc(1, sizeof(Step));

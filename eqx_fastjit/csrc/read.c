@@ -56,6 +56,7 @@ int walk_own_trail(Walk *w) {
         w->mutables[i] = last->witnesses[i];
         Py_INCREF(w->mutables[i].object);
     }
+
     w->n_trail = n_trail;
     w->next = &no_entry;
     return 0;
@@ -168,6 +169,7 @@ static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
     uint64_t distance = 1;
     for (const BeingRead *y = w->being_read; y != NULL; y = y->around, distance++)
         if (y->object == x) return push(w, BITS, distance);
+
     BeingRead here = {x, w->being_read};
     w->being_read = &here;
     int failed = read(w, type, x, 1);
@@ -181,6 +183,7 @@ static int push_mutable(Walk *w, PyObject *x) {
     size_t number = w->n_mutables;
     int is_expected = !owns_trail(w) && number < last->n_witnesses &&
                       last->witnesses[number].object == x;
+
     if (!is_expected) {
         if (walk_own_trail(w) < 0 || room_in_mutables(w, number + 1) < 0) return -1;
         w->mutables[number] = (Mutable){Py_NewRef(x), w->n_trail, w->n_trail};
@@ -189,9 +192,10 @@ static int push_mutable(Walk *w, PyObject *x) {
     return 0;
 }
 
-/* The same, and notes which part of the trail it is. */
+/* The same of one that no other is around, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     if (w->below_mutable) return read_once(w, type, x, read);
+
     size_t number = w->n_mutables;
     if (push_mutable(w, x) < 0) return -1;
     w->below_mutable++; /* what is below it is a part of its state */
@@ -205,7 +209,7 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
 static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
-static int is_flattened(Walk *w, PyObject *x) {
+static int is_flattened(PyObject *x) {
     PyObject *answer = PyObject_CallOneArg(shared.given[IS_FLATTENED], x);
     int found = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
@@ -218,16 +222,21 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
         w->next++;
         return 0;
     }
+
     const Type *type = type_of(x);
     if (type == NULL) return -1;
+
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
         would tell, but equal ones are never missed. Asked once for several in a row. */
-        int is_late = may_be_equal(type) && w->asked != type ? is_flattened(w, x) : 0;
-        if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
-        w->asked = may_be_equal(type) ? type : w->asked;
+        if (may_be_equal(type) && w->asked != type) {
+            int is_late = is_flattened(x);
+            if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
+            w->asked = type;
+        }
         as_static = 1;
     }
+
     if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, as_static);
 }
@@ -278,6 +287,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     PyObject *state = PyObject_CallOneArg(shared.given[STATE_OF], x);
     if (state == NULL) return -1;
+
     int failed;
     if (state == x) {
         failed = push_object(w, SAME, x);
@@ -288,6 +298,7 @@ static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
         failed = leave(read_held(w, state, as_static));
         w->below_mutable--;
     }
+
     Py_DECREF(state);
     return failed;
 }
@@ -337,6 +348,7 @@ static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
 /* A set of any kind, by `==`: of a copy, if it can be changed. */
 static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (!type->is_mutable) return read_text(w, type, x, as_static);
+
     PyObject *copy = PyFrozenSet_New(x);
     if (copy == NULL) return -1;
     int failed = read_text(w, type, copy, as_static);
@@ -367,12 +379,14 @@ static int read_names(Walk *w, const Type *type, PyObject *x, PyObject *fields, 
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(type->names, i), *value = NULL;
+
         if (fields != NULL) value = next_field(fields, &position, name);
         /* A Module's may be missing and another attribute there: Equinox ignores both. */
         if (value == NULL && !type->is_node && !PyErr_Occurred()) {
             value = PyObject_GetAttr(x, name);
             if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
         }
+
         int failed = value != NULL ? read_held(w, value, as_static || i >= type->n_dynamic)
                      : PyErr_Occurred() ? -1
                                         : push(w, BITS, 0);
@@ -419,6 +433,7 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
+
     PyObject *size = PyObject_GetAttr(x, shared.names[NBYTES]);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
@@ -450,10 +465,12 @@ what is read. */
 int copy_numpy(Walk *w) {
     if (w->numpy_bytes == 0) return 0;
     if (w->numpy_bytes > PyLong_AsSsize_t(shared.given[COPIED_BYTES])) return transfer_numpy(w);
+
     for (size_t i = 0; i < w->n_arrays; i++) {
         const Type *type = type_of(w->arrays[i]);
         if (type == NULL) return -1;
         if (type->read != read_numpy) continue;
+
         PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], shared.names[COPY]);
         if (copy == NULL) return -1;
         Py_SETREF(w->arrays[i], copy);
@@ -517,12 +534,13 @@ static int read_items(Walk *w, PyObject *x) {
 
 /* A node of any class: by its flatten function, or by JAX's own for some. */
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *flat = PyObject_CallOneArg(shared.given[FLATTEN_ONE_LEVEL], x), *children, *aux;
-    if (flat == NULL) return -1;
+    PyObject *flat = PyObject_CallOneArg(shared.given[FLATTEN_ONE_LEVEL], x);
+    PyObject *children, *aux, *parts = NULL;
     int failed = -1;
-    PyObject *parts = NULL;
+    if (flat == NULL) return -1;
     if (!PyArg_ParseTuple(flat, "OO", &children, &aux)) goto done;
     if ((parts = PySequence_Tuple(children)) == NULL || enter() < 0) goto done;
+
     Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
     failed = push_node(w, type, n);
     for (i = 0; i < n && !failed; i++)
@@ -531,6 +549,7 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
     /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
     if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x);
     leave(0);
+
 done:
     Py_XDECREF(parts);
     Py_DECREF(flat);

@@ -20,9 +20,12 @@ static int specialization_clear(Specialization *self) {
     Entry *trail = self->trail;
     Mutable *witnesses = self->witnesses;
     size_t n_trail = self->n_trail, n_witnesses = self->n_witnesses;
+
+    /* What is let go may run Python, which then finds nothing here. */
     self->trail = NULL;
     self->witnesses = NULL;
     self->n_trail = self->n_witnesses = 0;
+
     Py_CLEAR(self->flat);
     Py_CLEAR(self->jitted);
     for (size_t i = 0; i < n_trail; i++) Py_XDECREF(entry_object(&trail[i]));
@@ -46,15 +49,18 @@ static Specialization *specialization_from(Walk *w) {
     PyTypeObject *type = shared.specialization_type;
     Specialization *self = (Specialization *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
+
     self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
     self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
     if (self->trail == NULL || self->witnesses == NULL) {
         Py_DECREF(self);
         return (Specialization *)PyErr_NoMemory();
     }
+
     for (size_t i = 0; i < w->n_trail; i++) self->trail[i] = w->trail[i];
     self->trail[w->n_trail] = no_entry;
     for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
+
     self->n_trail = w->n_trail;
     self->n_witnesses = w->n_mutables;
     self->static_numpy = w->static_numpy;
@@ -70,6 +76,7 @@ PyObject *read_signature(PyObject *self, PyObject *args) {
     PyObject *values, *out = NULL;
     int abstract;
     if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract)) return NULL;
+
     Walk *w = walk_take();
     if (w == NULL) return NULL;
     w->abstract = abstract;
@@ -97,11 +104,13 @@ static PyObject *specialization_compare(Specialization *self, PyObject *x, int o
 static int has_changed(const Specialization *self, const Mutable *then) {
     Walk *now = walk_take();
     if (now == NULL) return -1;
+
     int same = -1;
     if (read_value(now, then->object, 1) == 0)
         same = trail_same(now->trail, now->n_trail, self->trail + then->start,
                           then->stop - then->start);
     walk_give_back(now);
+
     if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
     PyErr_Clear(); /* one that cannot be read any more has changed, too */
     return same != 1;
@@ -112,6 +121,7 @@ compared. (Equal trails have equally many parts that can be changed, unless an o
 another class.) */
 static int is_stale(const Specialization *self, const Mutable *mutables, size_t n) {
     if (mutables != NULL && n != self->n_witnesses) return 1;
+
     int stale = 0;
     for (size_t i = 0; i < self->n_witnesses && !stale; i++)
         if (mutables == NULL || mutables[i].object != self->witnesses[i].object)
