@@ -15,7 +15,7 @@ array is ready. A call waits
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -31,9 +31,10 @@ from ._private import jax_primitives, Tracer, values_inside
 # us, and a call that does not block lets Python continue while the device works.
 COPIED_BYTES = 1 << 20
 
-# What calls of a plan wait for: any of the first two. Or that is not known yet, unless
-# that there are no callbacks.
-ARGUMENTS, RESULTS, UNKNOWN, NO_CALLBACKS = 1, 2, -1, -2
+# What is to be done after each call of a plan (`plan.blocks`): wait for its arguments,
+# or its results; first decide which; and for that find out if it has host callbacks.
+ARGUMENTS, RESULTS, UNDECIDED, ASK_FOR_CALLBACKS = 1, 2, 4, 8
+WAITS = ARGUMENTS | RESULTS
 
 
 # Why a call waits: `asynchronous=False` asks for it; it is needed, whatever that says;
@@ -68,7 +69,7 @@ class Observer(Protocol):
         - `values`: the bound arguments, as the user passed them.
         - `arrays`: their arrays, of which those of NumPy are copied or transferred.
         - `numpy_bytes`: the bytes of those of NumPy.
-        - `began`: what `clock` returned, or `None` if it was not asked.
+        - `began`: what `clock` returned, or `None` if it raised.
         """
 
     def waiting(
@@ -84,12 +85,17 @@ observer: Observer | None = None
 
 def _wait_for(arrays: Sequence[Any], why: Why) -> None:
     """Wait until arrays are ready; without any, for the effects of a call."""
+    wait: Any = block_until_ready if arrays else _wait_for_effects
     told = observer  # another thread may take it away
-    waiting = contextlib.nullcontext() if told is None else told.waiting(arrays, why)
-    with waiting:
-        block_until_ready(arrays)
-        if not arrays:
-            effects_barrier()
+    if told is None:
+        wait(arrays)
+    else:
+        with told.waiting(arrays, why):
+            wait(arrays)
+
+
+def _wait_for_effects(_: Sequence[Any]) -> None:
+    effects_barrier()
 
 
 def is_cpu(device: Any) -> bool:
@@ -106,8 +112,20 @@ def _is_on_cpu(x: Any) -> bool:
     return _has_value(x) and is_cpu(next(iter(x.devices())))
 
 
-def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any]) -> int:
-    """What each call of a program waits for.
+def undecided(calls_back: bool | None) -> int:
+    """What is to be done after the first call of a plan.
+
+    `calls_back` says whether its program has host callbacks; `None` if it is not known.
+    """
+    if calls_back is None:
+        return UNDECIDED | ASK_FOR_CALLBACKS
+    return UNDECIDED | (RESULTS if calls_back else 0)
+
+
+def decide(
+    plan: Any, calls_back: Callable[[], bool], asynchronous: bool, places: Sequence[Any]
+) -> None:
+    """Decide what each call of a plan waits for.
 
     Virtual CPU devices share one pool of threads: where several runs with collectives
     are in flight, they may starve each other, and XLA ends the process after 40 s
@@ -118,8 +136,15 @@ def what_to_wait_for(callbacks: bool, asynchronous: bool, places: Sequence[Any])
     """
     shardings = [x.sharding if _has_value(x) else x for x in places]
     devices = [x.device_set for x in shardings if isinstance(x, Sharding)]
-    results = callbacks or any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices)
-    return (0 if asynchronous else ARGUMENTS) | (RESULTS if results else 0)
+
+    waits = plan.blocks & WAITS
+    if any(len(d) > 1 and is_cpu(next(iter(d))) for d in devices):
+        waits |= RESULTS
+    if plan.blocks & ASK_FOR_CALLBACKS and calls_back():
+        waits |= RESULTS
+    if not asynchronous:
+        waits |= ARGUMENTS
+    plan.blocks = waits
 
 
 def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -131,18 +156,21 @@ def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     try:
         with jax.ensure_compile_time_eval():  # a trace would record it
             placed = [x for x in arrays if isinstance(x, jax.Array)]
-            (device,) = here = (placed or [jax.device_put(0)])[0].devices()
+            first = placed[0] if placed else jax.device_put(0)
+            (device,) = here = first.devices()
             elsewhere = any(x.devices() != here for x in placed)
             mesh = jax.sharding.get_abstract_mesh()
             if is_cpu(device) or elsewhere or not mesh.empty:
                 return None
+
             with jax.default_device(device):
                 put = jax.device_put([x for x in arrays if isinstance(x, np.ndarray)])
             _wait_for(put, "transfer")
-            left = iter(put)
             _remember(put)
     except Exception:  # a tracer, or what JAX does not take: then the call says so
         return None
+
+    left = iter(put)
     return tuple([next(left) if isinstance(x, np.ndarray) else x for x in arrays])
 
 
@@ -162,34 +190,21 @@ def _remember(results: Sequence[Any]) -> None:
 
 
 def _not_computed(arguments: Sequence[Any]) -> list[Any]:
-    known = [_computed.get(id(x)) for x in arguments]
-    unknown = [
-        x for x, r in zip(arguments, known, strict=True) if not r or r() is not x
-    ]
-    return [x for x in unknown if isinstance(x, jax.Array)]  # NumPy arrays are copies
+    def is_computed(x: Any) -> bool:
+        known = _computed.get(id(x))
+        return known is not None and known() is x
+
+    arrays = [x for x in arguments if isinstance(x, jax.Array)]  # others are copies
+    return [x for x in arrays if not is_computed(x)]
 
 
 def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
-    """Wait for what a call must wait for.
-
-    Under an eager transformation, such as `jax.grad`, tracers have arrays inside, maybe
-    of NumPy, of which there is no copy. As a part of a trace a call never waits.
-    """
+    """Wait for what a call must wait for. As a part of a trace it never waits."""
     why = "needed" if waits & RESULTS else "asked"
-    if any(isinstance(x, Tracer) for x in (*arguments, *results)):
-        tracers = [x for x in arguments if isinstance(x, Tracer)]
-        inside = [array for x in tracers for array in values_inside(x)]
-        buffers = [x for x in inside if isinstance(x, np.ndarray)]
-        if any(x.dtype != jax.dtypes.float0 for x in buffers):
-            waits |= RESULTS
-        if not waits:
-            return
-        arguments = [x for x in (*arguments, *inside) if not isinstance(x, Tracer)]
-        found = [array for x in results for array in values_inside(x)]
-        found = [x for x in found if _has_value(x)]
-        if results and not found:
-            return
-        results = found
+    if [x for x in (*arguments, *results) if isinstance(x, Tracer)]:
+        results, arguments, waits = _inside_tracers(results, arguments, waits)
+
+    # On a CPU, whatever is asked for.
     if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
         waits = RESULTS
     unknown: list[Any] = []
@@ -199,12 +214,34 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
             waits = RESULTS
         elif any(x.is_deleted() for x in unknown):  # it was donated
             waits |= RESULTS
+
     if waits & RESULTS:
         _wait_for(results, why)
     elif unknown:
         _wait_for(unknown, why)
     if waits & ARGUMENTS:
         _remember(results)
+
+
+def _inside_tracers(
+    results: Sequence[Any], arguments: Sequence[Any], waits: int
+) -> tuple[Sequence[Any], Sequence[Any], int]:
+    """The same of the arrays inside tracers, as an eager transformation has them.
+
+    Of those of NumPy inside there is no copy. A trace that only records has none.
+    """
+    tracers = [x for x in arguments if isinstance(x, Tracer)]
+    inside = [array for x in tracers for array in values_inside(x)]
+    buffers = [x for x in inside if isinstance(x, np.ndarray)]
+    if any(x.dtype != jax.dtypes.float0 for x in buffers):
+        waits |= RESULTS
+
+    arguments = [x for x in (*arguments, *inside) if not isinstance(x, Tracer)]
+    found = [array for x in results for array in values_inside(x)]
+    found = [x for x in found if _has_value(x)]
+    if results and not found:
+        waits = 0
+    return found, arguments, waits
 
 
 # --- host callbacks -------------------------------------------------------------------

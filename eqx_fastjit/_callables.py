@@ -44,19 +44,25 @@ def describe(fun: Any) -> Description:
     is_function = type(fun) is types.FunctionType
     call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
     is_own = type(call) is types.FunctionType and not _wraps(fun) and not _wraps(call)
-    behind = innermost(fun)
-    # A Module that Equinox has built again may have something else as its `__name__`.
-    has_name = isinstance(getattr(behind, "__name__", None), str)
-    named = behind if has_name else type(behind)
-    qualname = getattr(named, "__qualname__", None)
-    names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
-    place, signature = place_of(fun), signature_of(fun, is_own=is_own)
+    signature = signature_of(fun, is_own=is_own)
+    place, names = place_of(fun), _names_of(fun)
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
+
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
     defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
+
+
+def _names_of(fun: Any) -> tuple[str, str]:
+    """Its name and qualified name."""
+    behind = innermost(fun)
+    # A Module that Equinox has built again may have something else as its `__name__`.
+    has_name = isinstance(getattr(behind, "__name__", None), str)
+    named = behind if has_name else type(behind)
+    qualname = getattr(named, "__qualname__", None)
+    return named.__name__, qualname if isinstance(qualname, str) else named.__name__
 
 
 def _wraps(fun: Any) -> bool:
@@ -144,16 +150,17 @@ def binder_of(
     # Any name will do, as only Python's binding looks at them.
     names = [parameters[int(name[1:])].name for name in code.co_varnames]
     code = code.replace(co_varnames=tuple(names))
-    found = [p for p in parameters if p.default is not p.empty]
-    defaults = tuple([p.default for p in found if p.kind is not p.KEYWORD_ONLY])
+
+    with_default = [p for p in parameters if p.default is not p.empty]
+    by_keyword = [p for p in with_default if p.kind is p.KEYWORD_ONLY]
+    others = [p for p in with_default if p.kind is not p.KEYWORD_ONLY]
+    defaults = tuple([p.default for p in others])
 
     def bound_to(fun: Any) -> Callable[..., tuple[Any, ...]]:
         cells = tuple([types.CellType(fun) for _ in code.co_freevars])
         bind = types.FunctionType(code, {}, "bind", defaults, cells)
         bind.__qualname__ = qualname
-        bind.__kwdefaults__ = {
-            p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY
-        }
+        bind.__kwdefaults__ = {p.name: p.default for p in by_keyword}
         return bind
 
     return bound_to
@@ -184,6 +191,7 @@ def to_call(
         without_keyword = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
         if value is not OMITTED and not (omitted and without_keyword):
             given[p.name] = value
+
     bound = inspect.BoundArguments(signature, given)  # pyright: ignore
     return bound.args, bound.kwargs
 
@@ -197,6 +205,7 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
         found = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
         found = inspect.signature(lambda *args, **kwargs: None)
+
     # Without annotations, which may refer to the callable.
     return Signature(
         [

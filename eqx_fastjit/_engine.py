@@ -5,8 +5,10 @@ import contextlib
 import importlib.machinery
 import os
 import sys
+import types
 import warnings
-from typing import Any, TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -18,7 +20,7 @@ from ._blocking import COPIED_BYTES, Observer, transferred
 from ._errors import hide_callback_log
 from ._fallback import Misconfigured
 from ._private import flatten_one_level, instance_dict
-from ._result import Handle, steps_of
+from ._result import flat_output, Handle, steps_of
 
 
 _ENGINES = ("auto", "native", "python")
@@ -38,6 +40,19 @@ def _why_absent() -> str:
     )
 
 
+# What the C engine needs of Python, by name.
+_NEEDED_BY_C = {
+    "reader_of": _statics.reader_of,
+    "state_of": _statics.state_of,
+    "is_flattened": _statics.is_flattened,
+    "sorted_keys": _statics.sorted_keys,
+    "flatten_one_level": flatten_one_level,
+    "flat_output": flat_output,
+    "transferred": transferred,
+    "copied_bytes": COPIED_BYTES,
+}
+
+
 def _choose() -> Any:
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
     if wanted not in _ENGINES:
@@ -45,36 +60,39 @@ def _choose() -> Any:
             f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
             f"{', '.join(map(repr, _ENGINES))}."
         )
-    chosen: Any = _reference
-    if wanted != "python":
-        try:
-            chosen = importlib.import_module("._native", __package__)
-            own = _statics.reader_of, _statics.state_of, _statics.is_flattened
-            others = transferred, flatten_one_level, jtu.tree_leaves
-            chosen.setup(*own, _statics.sorted_keys, *others, COPIED_BYTES)
-        except (ImportError, TypeError) as e:  # or of another version of this library
-            is_absent = isinstance(e, ModuleNotFoundError)
-            why = _why_absent() if is_absent else f"cannot be loaded ({e})"
-            if wanted == "native":
-                raise Misconfigured(
-                    f"EQX_FASTJIT_ENGINE=native, but the C extension {why}."
-                ) from None
-            chosen = _reference
-            warnings.warn(
-                f"eqx_fastjit: the C extension {why}, so calls use the plain "
-                "Python engine, which is not made for speed. "
-                "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
-                stacklevel=2,
-            )
+    chosen: Any = _reference if wanted == "python" else _native_engine(wanted)
+
     # A handle has no children, and is its own aux data: of another one, JAX would not
     # repeat a call by itself. (If this module failed before, it is registered already.)
     with contextlib.suppress(ValueError):
         jtu.register_pytree_node(Handle, lambda x: ((), x), chosen.same_handle)
+
     if not _agrees_with_jax(chosen):
         raise ImportError("pytrees are not read as JAX reads them")
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
+
+
+def _native_engine(wanted: str) -> Any:
+    """The C engine; or the plain Python one, with a warning, where it is not there."""
+    try:
+        native = importlib.import_module("._native", __package__)
+        native.setup(_NEEDED_BY_C)
+        return native
+    except (ImportError, TypeError) as e:  # or of another version of this library
+        is_absent = isinstance(e, ModuleNotFoundError)
+        why = _why_absent() if is_absent else f"cannot be loaded ({e})"
+
+    if wanted == "native":
+        raise Misconfigured(f"EQX_FASTJIT_ENGINE=native, but the C extension {why}.")
+    warnings.warn(
+        f"eqx_fastjit: the C extension {why}, so calls use the plain "
+        "Python engine, which is not made for speed. "
+        "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
+        stacklevel=3,
+    )
+    return _reference
 
 
 # --- the self-check -------------------------------------------------------------------
@@ -85,23 +103,32 @@ def _agrees_with_jax(engine: Any) -> bool:
 
     Runs nothing on a device: a program may still choose its devices.
     """
-    arrays: list[Any] = [np.zeros(2, np.float32) for _ in range(12)]
-    x, y, weight, bias, *more = arrays
-    named, plain, *others = [{"b": more[i], "a": more[i + 1]} for i in (0, 2, 4, 6)]
-    statics = {"in_features": 2, "out_features": 2, "use_bias": True}
+
+    def array() -> Any:
+        return np.zeros(2, np.float32)
+
+    def unsorted() -> dict[str, Any]:
+        return {"b": array(), "a": array()}
+
+    # Each kind of node that the engine reads or builds by itself: dictionaries by texts
+    # and by numbers, a Module, a named tuple; and some that only JAX flattens.
     module = object.__new__(eqx.nn.Linear)  # to define a class takes milliseconds
-    instance_dict(module).update(weight=weight, bias=bias, **statics)
-    texts, numbers = {"B": plain, "10": x, "9": y, "": None}, {10: bias, -9: weight}
+    statics = {"in_features": 2, "out_features": 2, "use_bias": True}
+    instance_dict(module).update(weight=array(), bias=array(), **statics)
+    by_text = {"B": unsorted(), "10": array(), "9": array(), "": None}
+    by_number = {10: array(), -9: array()}
     tree = (
-        [texts, numbers, _statics.Structure(*named.values()), module],
-        collections.OrderedDict(others[0]),
-        collections.defaultdict(list, others[1]),
+        [by_text, by_number, _statics.Structure(array(), array()), module],
+        collections.OrderedDict(unsorted()),
+        collections.defaultdict(list, unsorted()),
     )
+
     try:
         leaves, treedef = jtu.tree_flatten(tree)
         plan = engine.Plan(steps_of(tree), _statics.partition(tree)[1])
         handle = Handle(plan)
-        returned = jax.jit(lambda x: [x, handle]).trace(x).out_info
+        returned = jax.jit(lambda x: [x, handle]).trace(leaves[0]).out_info
+
         built, built_treedef = jtu.tree_flatten(plan.build(leaves))
         _, found = engine.read((tree,), False)
         return (
@@ -119,9 +146,57 @@ def _agrees_with_jax(engine: Any) -> bool:
 # The module of the engine. (This file is imported when `filter_jit` is first looked up,
 # so that importing the package costs nothing and cannot fail.)
 ENGINE = _choose()
-# The base class of what is called, and what tells the engine about an instance of it.
+# The base class of what is called.
 Base = object if TYPE_CHECKING else ENGINE.Callable
-connect: Any = ENGINE.Callable._connect
+
+
+class Callee(Protocol):
+    """What the engine knows of what is called: a `Function`, or a `StagedCall`."""
+
+    # From each specialization to itself; and a cell with the one that was found last.
+    table: dict[Any, Any]
+    last: types.CellType
+    # So many arguments by position are the values of a call: there C need not bind.
+    n_positional: int
+
+    def specialize(self, values: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
+        """A new specialization for a call that has none, and the arrays of the call."""
+        ...
+
+    def complete_call(
+        self,
+        specialization: Any,
+        plan: Any,
+        values: tuple[Any, ...],
+        arrays: Sequence[Any],
+        results: Sequence[Any],
+        is_new: bool,
+        reads_numpy: bool,
+    ) -> None:
+        """A call has returned, of which C does not do all."""
+
+    def error_of_call(
+        self, specialization: Any, error: BaseException, values: tuple[Any, ...]
+    ) -> BaseException:
+        """A call has raised. Returns what is raised in place of that."""
+        ...
+
+
+def connect(
+    x: Any,
+    callee: Callee,
+    bind: Callable[..., tuple[Any, ...]],
+    target: Any = None,
+) -> None:
+    """Have calls of `x`, an instance of `Base`, go to a callee.
+
+    **Arguments:**
+
+    - `bind`: from the arguments of a call to its values.
+    - `target`: called in place of what the specialization calls.
+    """
+    more = callee.table, callee.last, callee.n_positional
+    ENGINE.Callable._connect(x, callee, bind, target, *more)
 
 
 def engine() -> str:
@@ -137,10 +212,7 @@ def engine() -> str:
 def observe(observer: Observer | None) -> Observer | None:
     """Have all calls made by an observer, or by nobody. Returns the one before."""
     before, _blocking.observer = _blocking.observer, observer
-    if observer is None:
-        ENGINE.set_observer(None, None)
-    else:
-        ENGINE.set_observer(observer.clock, observer.call)
+    ENGINE.set_observer(observer)
     return before
 
 

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import contextvars
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -45,10 +44,13 @@ def clearer(
     elif type(error) in _XLA_ERRORS:
         text = str(error)
         if _MARK in text:
-            better = _equinox_error(text.partition(_MARK)[2].partition(_ADVICE)[0])
+            _, _, message = text.partition(_MARK)
+            message, _, _ = message.partition(_ADVICE)
+            better = _equinox_error(message)
         elif "deleted" in text or "donate" in text:
             with contextlib.suppress(Exception):  # of a user's flatten function
                 better = type(error)(f"{text}\n{_about_donated(arguments())}")
+
     if better is None:
         return error
     better.__suppress_context__ = True  # as `raise better from None`
@@ -59,35 +61,20 @@ def name_static(
     error: BaseException, arguments: Callable[[], list[tuple[str, Any]]]
 ) -> None:
     """Note which static argument raised an error as it was compared, if one did."""
-    # To walk runs flatten functions of the user's, which may call the function again:
-    # of calls within calls, each would walk all those inside.
-    if isinstance(error, RecursionError) or _is_naming.get():
+    if isinstance(error, RecursionError):  # of calls that flatten functions make, say
         return
-
-    token = _is_naming.set(True)
-    try:
-        with contextlib.suppress(Exception):  # of a flatten function
-            _note_static(error, arguments())
-    finally:
-        _is_naming.reset(token)
-
-
-# Whether this thread, or task, is in there.
-_is_naming = contextvars.ContextVar("_is_naming", default=False)
-
-
-def _note_static(error: BaseException, arguments: list[tuple[str, Any]]) -> None:
-    for name, value in arguments:
-        for x in compared_by_equality(value):
-            try:
-                bool(x == x)
-            except type(error):
-                error.add_note(
-                    f"`{type(x).__qualname__}.__eq__` raised it, or what it returned "
-                    f"is no truth value, as the static argument `{name}` was compared "
-                    "with that of an earlier call."
-                )
-                return
+    with contextlib.suppress(Exception):  # of a flatten function, which is run again
+        for name, value in arguments():
+            for x in compared_by_equality(value):
+                try:
+                    bool(x == x)
+                except type(error):
+                    error.add_note(
+                        f"`{type(x).__qualname__}.__eq__` raised it, or what it "
+                        f"returned is no truth value, as the static argument `{name}` "
+                        "was compared with that of an earlier call."
+                    )
+                    return
 
 
 def _equinox_error(message: str) -> BaseException:
@@ -137,7 +124,9 @@ def _about_donated(arguments: list[tuple[str, Any]]) -> str:
         for path, x in jtu.tree_leaves_with_path(value)
         if is_array(x) and isinstance(x, jax.Array)
     }
-    if gone := {path: x for path, x in arrays.items() if x.is_deleted()}:
+
+    gone = {path: x for path, x in arrays.items() if x.is_deleted()}
+    if gone:
         (path, first), *more = gone.items()
         others = f" (and {len(more)} more)" if more else ""
         by = _donors(first)
@@ -146,10 +135,12 @@ def _about_donated(arguments: list[tuple[str, Any]]) -> str:
             f"`{path}`{others} was deleted{donated}. Use what that call has returned, "
             "or do not donate it."
         )
+
+    # Or one array is donated twice.
     paths: dict[Any, list[str]] = collections.defaultdict(list)
     for path, x in arrays.items():
         paths[_buffer(x)].append(path)
-    (same, *_) = [found for found in paths.values() if len(found) > 1]
+    same, *_ = [found for found in paths.values() if len(found) > 1]
     names = " and ".join(f"`{path}`" for path in same)
     return f"{names} are one array, which is donated. Pass a copy of it."
 
@@ -162,8 +153,11 @@ def _donors(x: Any) -> str:
         if specialization is None or specialization.flat.options.donate == "none":
             continue
         if any((a.shape, a.dtype) == (x.shape, x.dtype) for a, _ in fact.kinds):
-            line = f" ({fact.frames[0].file}:{fact.frames[0].line})" * bool(fact.frames)
-            calls.setdefault(fact.function.name, f"`{fact.function.name}`{line}")
+            name = fact.function.name
+            line = ""
+            if fact.frames:
+                line = f" ({fact.frames[0].file}:{fact.frames[0].line})"
+            calls.setdefault(name, f"`{name}`{line}")
     return " or ".join(calls.values())
 
 

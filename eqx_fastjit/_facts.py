@@ -237,10 +237,12 @@ class Compilation:
         # fact of the outermost one.
         self.outer = outer
         self.outermost: Fact = outer.outermost if outer else self.fact
+
         # What JAX compiles is only of it in the first phase: in the second its Python
         # function is run, and in the third watchers are told that it is complete.
         self.phase: Literal["compiling", "tracing", "complete"] = "compiling"
         self.start = time.perf_counter()
+
         self.contexts = contextlib.ExitStack()
         self.contexts.enter_context(owner.flat.while_compiling())
 
@@ -295,9 +297,11 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
     now = _current()
     if now is None or now.phase != "compiling" or now.fact.traced:
         now = _begin()  # the first one, or the function calls itself
+
     fact = now.fact
     fact.traced = True
-    now.phase, start = "tracing", time.perf_counter()
+    now.phase = "tracing"
+    start = time.perf_counter()
     try:
         for watcher in tuple(watchers):
             watcher.starting(now, arguments)
@@ -337,19 +341,25 @@ def close(
     now = _current()
     if now is None or now.phase != "compiling":
         return False  # of a function that is being traced, an inner call has ended
-    now.phase, fact = "complete", now.fact
+
+    fact = now.fact
+    now.phase = "complete"
     try:
         now.contexts.close()
         spent = fact.trace + fact.lower + fact.compile
         if not fact.traced and spent == 0:
             return True  # a stage of which JAX had everything
+
         if fact.compile and not fact.ahead:
             fact.first_run = max(0.0, time.perf_counter() - now.start - spent)
         if arrays is not None:
             now.set_arrays(arrays)
-        if (around := tracing_now()) is not None:
+
+        around = tracing_now()
+        if around is not None:
             fact.inside = around.number
             around.nested += spent + fact.first_run
+
         history.append(fact)
         for watcher in tuple(watchers):
             watcher.complete(fact, None if fact.is_part else arguments)
@@ -402,6 +412,8 @@ def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     stage = STAGES.get(event)
     if stage is None:
         return
+
+    # Its Python function has its own clock.
     now = None if stage == "trace" else _compiled_now()
     if now is not None:
         setattr(now.fact, stage, getattr(now.fact, stage) + duration_secs)

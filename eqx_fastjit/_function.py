@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from . import _callables, _facts
-from ._blocking import ARGUMENTS, block, RESULTS, UNKNOWN, what_to_wait_for
+from ._blocking import ARGUMENTS, block, decide, RESULTS, UNDECIDED, WAITS
 from ._engine import ENGINE, forget_readers
 from ._errors import clearer, name_static
 from ._options import arguments_of_jit, Options
@@ -39,6 +39,7 @@ class Function:
         self.signature = description.signature
         self.options = options
         self.attributes = _callables.copied_attributes(fun)
+
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
         # first positional one: of several arrays that could be reused for a result, JAX
@@ -47,18 +48,22 @@ class Function:
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
+
         # So many arguments by position are the values of a call: there C need not bind.
         by_position = all(kind <= Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         self.n_positional = len(kinds) if by_position and description.plain else -1
-        names, place = description.names, description.place
+
+        name, qualname = description.names
         column = _callables.column_of(fun)
         variant = f"{options.donate} {column} {' '.join(options.jit_kwargs)}"
         number = next(_facts.function_numbers)
-        self.info = _facts.FunctionInfo(*names, place, number, variant)
-        # From the callable to a function that binds a call.
-        self.bound_to = _callables.binder_of(
-            self.signature, self.info.qualname, self.fun_index
+        self.info = _facts.FunctionInfo(
+            name, qualname, description.place, number, variant
         )
+
+        # From the callable to a function that binds a call.
+        self.bound_to = _callables.binder_of(self.signature, qualname, self.fun_index)
+
         # Each specialization is its own key.
         self.table: dict[Any, Any] = {}
         # The one that was found last, if any, where C looks first.
@@ -89,6 +94,7 @@ class Function:
         slots = [(p.name, p.kind) for p in self.signature.parameters.values()]
         if self.fun is None:
             slots.insert(self.fun_index, (self.info.name, Parameter.POSITIONAL_ONLY))
+
         out: list[tuple[str, Any]] = []
         for (name, kind), value in zip(slots, values, strict=True):
             if kind is Parameter.VAR_POSITIONAL:
@@ -112,9 +118,12 @@ class Function:
         made, found = ENGINE.read(values, abstract)
         arrays, structure = partition(values, abstract)
         if [*map(id, arrays)] != [*map(id, found)]:
+            # A class was registered since it was first read.
             forget_readers()
             made, _ = ENGINE.read(values, abstract)
             arrays, structure = partition(values, abstract)
+
+        # What it calls.
         named = self.arguments_of(values)
         fun, passed = self.fun_and_values(values)
         args, _ = _callables.to_call(self.signature, passed)
@@ -122,6 +131,8 @@ class Function:
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
+
+        # Where it is found.
         if made.static_numpy:
             _drop_changed_arrays(made, values)
         if _is_certain(made, structure, values, abstract):
@@ -131,6 +142,10 @@ class Function:
             self.table.pop(made, None)  # of which a static was changed since
             self.table[made] = made
         return made, arrays
+
+    def jit(self, flat: Any, kwargs: Any) -> Any:
+        """What a specialization calls. (Of a file, that may be native code.)"""
+        return jax.jit(flat, **kwargs)
 
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
@@ -142,10 +157,6 @@ class Function:
         """Drop all specializations."""
         del self.last.cell_contents
         self.table.clear()
-
-    def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
-        """What a new specialization calls."""
-        return jax.jit(flat, **kwargs)
 
     def complete_call(
         self,
@@ -163,18 +174,21 @@ class Function:
         and decides what such calls wait for. The C engine skips this if nothing was,
         and the call waits for nothing.
         """
+        if plan.blocks & UNDECIDED:
+            is_new = True
         if is_new:
             if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never waits, and it is left open.
-                waits = what_to_wait_for(
-                    plan.blocks == UNKNOWN and calls_back(specialization, arrays),
+                decide(
+                    plan,
+                    lambda: calls_back(specialization, arrays),
                     self.options.asynchronous,
                     [*arrays, *results],
                 )
-                plan.blocks = max(plan.blocks, 0) | waits
             # At last: an interrupt before was one of the compilation (`error_of_call`).
             _facts.close(arrays, lambda: self.arguments_of(values))
-        waits = max(plan.blocks, 0)
+
+        waits = plan.blocks & WAITS
         if reads_numpy or (is_new and waits & ARGUMENTS):
             waits |= RESULTS
         block(results, arrays, waits)
@@ -250,6 +264,7 @@ def _paths(named: list[tuple[str, Any]], n_arrays: int, abstract: bool) -> list[
         ]
     except Exception:  # a user's class whose flatten function with keys is wrong
         paths = []
+
     if len(set(paths)) != n_arrays:  # or of `f(x, /, **kwargs)` with `x=...`
         paths = [f"array{i}" for i in range(n_arrays)]
     return paths
@@ -271,13 +286,16 @@ def _drop_changed_arrays(made: Any, values: tuple[Any, ...]) -> None:
     """
     statics = Walk(values).mutables
     arrays = {id(x) for x in statics if isinstance(x, np.ndarray)}
+
     for reference in _with_numpy.valuerefs():
         array, _ = reference.key
         specialization = reference() if array in arrays else None
         if specialization is None or not specialization.is_stale():
             continue
-        if (function := specialization.flat.function()) is not None:
+        function = specialization.flat.function()
+        if function is not None:
             function.forget(specialization)
+
     _with_numpy.update({(array, id(made)): made for array in arrays})
 
 
@@ -299,6 +317,7 @@ def function_for(fun: Any, options: Options) -> Function:
     known = _callables.created_for(fun, description.plain)
     signature, _ = ENGINE.read((options,), False)
     key = description.key, signature
+
     found = known.get(key)
     if found is None:
         if len(known) == _MAX_WRAPPED:  # a program may make up names

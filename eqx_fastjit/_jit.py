@@ -129,8 +129,7 @@ class JitWrapped(_Jitted[_P, _T], Base):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
         _set(self, "_bind", function.bound_to(fun))
-        last, n = function.last, function.n_positional
-        connect(self, function, function.table, last, self._bind, n)
+        connect(self, function, self._bind)
         self.__dict__.update(function.attributes)
 
     if TYPE_CHECKING:
@@ -310,6 +309,7 @@ def filter_jit(
         return ft.partial(
             filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
         )
+
     options = make_options(donate, asynchronous, jitkwargs)
     function = function_for(fun, options)
     if function.fun is None:

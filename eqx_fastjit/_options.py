@@ -33,10 +33,12 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
             f"`filter_jit` does not accept `{name}`: arrays are traced, everything "
             "else is static, and `donate=...` says what is donated."
         )
+
     if donate not in _MODES:
         raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
     if not isinstance(asynchronous, bool):
         raise TypeError(f"`asynchronous={asynchronous!r}`: expected True or False.")
+
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
         jax.jit(lambda: None, **jit_kwargs)
@@ -89,6 +91,8 @@ def _flatten_in_shardings(
     Arrays of the callable itself, `fun`, stay where they are.
     """
     passed = [(path, value) for path, value in arguments if value is not fun]
+
+    # A sharding for each argument, or a prefix of one.
     prefixes: list[Any] = [prefix] * len(passed)
     if isinstance(prefix, list | tuple):
         without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
@@ -100,6 +104,8 @@ def _flatten_in_shardings(
                 "pytree prefix of them) for each argument, or a single one for all."
             )
         prefixes = [*prefix, *[None] * (len(passed) - len(prefix))]
+
+    # One for each array.
     out: list[Any] = []
 
     def spread(sharding: Any, subtree: Any) -> None:

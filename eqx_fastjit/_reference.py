@@ -9,10 +9,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import jax.tree_util as jtu
 import numpy as np
 
-from ._blocking import COPIED_BYTES, transferred
+from ._blocking import COPIED_BYTES, Observer, transferred
+from ._result import flat_output
 from ._statics import forget_readers as forget_readers, Walk
 
 
@@ -62,7 +62,7 @@ class Plan:
 
     def __init__(self, root: Any, structure: Any):
         self.structure = structure
-        self.blocks = -1
+        self.blocks = 0
 
     def build(self, arrays: Sequence[Any]) -> Any:
         """The result, from its arrays."""
@@ -91,15 +91,13 @@ def set_active(specialization: Any) -> Any:
     return outer
 
 
-# Of the observer that `_engine.observe` sets, or `None`.
-_clock: Any = None
-_call: Any = None
+_observer: Observer | None = None
 
 
-def set_observer(clock: Any, call: Any) -> None:
-    """Have every call made by `call`, which is given what `clock` returned before."""
-    global _clock, _call
-    _clock, _call = clock, call
+def set_observer(observer: Observer | None) -> None:
+    """Have every call made by an observer, or by nobody."""
+    global _observer
+    _observer = observer
 
 
 _calls: list[Any] = []  # those under way, in all threads
@@ -113,14 +111,6 @@ def is_calling() -> bool:
 def mark_new() -> None:
     """Something is traced or compiled for its call, which `complete_call` is told."""
     _here.is_new = True
-
-
-def split_output(out: Any) -> tuple[list[Any], Any]:
-    """The arrays of what a compiled function returned, and how to build the result."""
-    if type(out) is list:
-        return out[:-1], out[-1]()
-    tree, handle = out
-    return jtu.tree_leaves(tree), handle()
 
 
 def same_handle(handle: Any, _: Any) -> Any:
@@ -151,43 +141,48 @@ class Callable:
 
     __slots__ = ("_parts",)
 
-    def _connect(self, *parts: Any) -> None:
-        """What the engine needs of a function, or of a compiled call (the target)."""
-        object.__setattr__(self, "_parts", parts)
+    def _connect(self, callee: Any, bind: Any, target: Any, *_: Any) -> None:
+        """What `_engine.connect` says. C is told more, which it would look up often."""
+        object.__setattr__(self, "_parts", (callee, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        function, table, _, bind, _, *targets = self._parts  # C spares work by others
-        clock, call, began = _clock, _call, None
-        if clock is not None:
+        callee, bind, target = self._parts
+
+        observer, began = _observer, None  # another thread may take it away
+        if observer is not None:
             with contextlib.suppress(Exception):
-                began = clock()
+                began = observer.clock()
         values = bind(*args, **kwargs)
+
         specialization, outer = None, active()
         was_new, _here.is_new = _here.is_new, False
         _calls.append(None)
         try:
             signature, arrays = read(values, False)
-            specialization = table.get(signature)
+            specialization = callee.table.get(signature)
             if specialization is None or specialization.is_stale():
-                specialization, arrays = function.specialize(values)
+                specialization, arrays = callee.specialize(values)
             set_active(specialization)
+
             numpy_bytes = _numpy_bytes(arrays)
             arrays, reads_numpy = _own(arrays, numpy_bytes)
-            (target,) = targets or [specialization.jitted]
-            if call is None:
-                out = target(*arrays)
+            if target is None:
+                target = specialization.jitted
+            if observer is None:
+                returned = target(*arrays)
             else:
                 told = tuple(arrays), numpy_bytes, began
-                out = call(target, specialization, values, *told)
-            results, plan = split_output(out)
-            is_new = _here.is_new or plan.blocks < 0
-            function.complete_call(
+                returned = observer.call(target, specialization, values, *told)
+
+            *results, handle = flat_output(returned)
+            plan, is_new = handle(), _here.is_new
+            callee.complete_call(
                 specialization, plan, values, arrays, results, is_new, reads_numpy
             )
             return plan.build(results)
         except BaseException as e:
-            raise function.error_of_call(specialization, e, values)  # noqa: B904
+            raise callee.error_of_call(specialization, e, values)  # noqa: B904
         finally:
             _calls.pop()
             set_active(outer)

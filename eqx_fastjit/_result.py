@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
-from ._private import INSTANCE_DICT, instance_dict
+from ._private import instance_dict
 from ._statics import is_array, reader_of
 
 
@@ -27,6 +27,14 @@ class Handle(weakref.ref[Any]):
         return "<result>"  # without an address: it may be in the text of a program
 
 
+def flat_output(returned: Any) -> list[Any]:
+    """What a compiled function returned, as a list: its arrays, and a `Handle`."""
+    if type(returned) is list:
+        return returned
+    tree, handle = returned  # with shardings of the user's for a tree
+    return [*jtu.tree_leaves(tree), handle]
+
+
 class Step(NamedTuple):
     """How to build a part of a result, from its own parts."""
 
@@ -41,6 +49,7 @@ def steps_of(x: Any) -> Step:
     data = node.node_data()
     if data is None or x is None:
         return Step("array") if is_array(x) else Step("constant", x)
+
     cls, aux = data
     steps = tuple([steps_of(part) for part in parts])
     if cls is tuple or cls is list:
@@ -49,6 +58,7 @@ def steps_of(x: Any) -> Step:
         return Step("dict", tuple(aux), steps)
     if _is_plain_namedtuple(x):
         return Step("named", cls, steps)
+
     reader = reader_of(x)
     if reader.name == "module":
         names = reader.names[: len(parts)]
@@ -56,17 +66,17 @@ def steps_of(x: Any) -> Step:
         # its keys with all other instances, so it is smaller, and quicker to build.
         fields = instance_dict(node.unflatten(parts)).copy()
         if fields.keys() >= set(names):
-            # An activation function, or `None`, is there already.
-            changing = {
-                name: step
-                for name, step in zip(names, steps, strict=True)
-                if step.name != "constant"
-            }
-            fields |= dict.fromkeys(changing)
-            data = cls, fields, tuple(changing), INSTANCE_DICT
-            return Step("module", data, tuple(changing.values()))
+            return _step_of_module(cls, fields, dict(zip(names, steps, strict=True)))
         # Equinox does not set a field that was never set: so leave that to it.
     return Step("call", node.unflatten, steps)
+
+
+def _step_of_module(cls: Any, fields: dict[str, Any], steps: dict[str, Step]) -> Step:
+    """How to build a Module with these fields, by the steps of the dynamic ones."""
+    # An activation function, or `None`, is there already.
+    changing = {name: x for name, x in steps.items() if x.name != "constant"}
+    fields |= dict.fromkeys(changing)
+    return Step("module", (cls, fields, tuple(changing)), tuple(changing.values()))
 
 
 def _is_plain_namedtuple(x: Any) -> bool:

@@ -14,10 +14,10 @@ import jax
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import has_host_callbacks, what_to_wait_for
+from ._blocking import decide, has_host_callbacks
 from ._engine import Base, connect, ENGINE
 from ._function import Function
-from ._reference import split_output
+from ._result import flat_output
 
 
 # Those of the function, so that a compiled call is checked as a call of it is.
@@ -28,23 +28,28 @@ _T = TypeVar("_T")
 class StagedCall:
     """A call of a jitted function or bound method that is compiled ahead of time.
 
-    To a compiled call it is what a `Function` is to others.
+    To a compiled call it is what a `Function` is to others (`_engine.Callee`).
     """
+
+    n_positional = -1
 
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function: Function = jitted._function
         self.complete_call = self.function.complete_call
         self.error_of_call = self.function.error_of_call
         self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
+
         values = self.bind(*args, **kwargs)
         own, specialization, arrays = self.function.specialization_for(values)
         self.specialization = specialization
+
         # A table of its own: that of the function may be cleared. And another call may
         # have made the specialization, with objects that are changed later.
         own.jitted, own.flat = specialization.jitted, specialization.flat
         is_certain = own.flat.kept and own == specialization
         self.table = {own: own} if is_certain else {}
         self.last = types.CellType()
+
         self._first: _facts.Fact | None = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
@@ -97,8 +102,8 @@ class _Stage:
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
-        leaves, plan = split_output(self._stage.out_info)
-        return plan.build(leaves)
+        *leaves, handle = flat_output(self._stage.out_info)
+        return handle().build(leaves)
 
 
 class Compiled(_Stage, Generic[_P, _T], Base):
@@ -106,7 +111,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
 
     def __init__(self, call: Any, stage: Any):
         super().__init__(call, stage)
-        connect(self, call, call.table, call.last, call.bind, -1, stage)
+        connect(self, call, call.bind, stage)
         self.__signature__ = inspect.signature(call.bind)
 
     def __copy__(self) -> Any:
@@ -150,16 +155,15 @@ class Lowered(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Compiled`.
         """
-        with self._call.stage():
+        call = self._call
+        asynchronous = call.function.options.asynchronous
+        with call.stage():
             stage = self._stage.compile(compiler_options=compiler_options)
+            # Calls of the function may be on other devices.
             places = jtu.tree_leaves((stage.input_shardings, stage.output_shardings))
-            callbacks = has_host_callbacks(self._call.traced)
-        # Calls of the function may be on other devices.
-        asynchronous = self._call.function.options.asynchronous
-        waits = what_to_wait_for(callbacks, asynchronous, places)
-        _, plan = split_output(stage.out_info)
-        plan.blocks = max(plan.blocks, 0) | waits
-        return Compiled(self._call, stage)
+            plan = flat_output(stage.out_info)[-1]()
+            decide(plan, lambda: has_host_callbacks(call.traced), asynchronous, places)
+        return Compiled(call, stage)
 
 
 class Traced(_Stage, Generic[_P, _T]):

@@ -25,7 +25,7 @@ from jax.tree_util import all_leaves, tree_flatten, tree_unflatten
 from ._private import flatten_one_level, instance_dict, Tracer
 
 
-# (That of a `jax.Ref` is a `Tracer` only.)
+# (The tracer of a `jax.Ref` is a `Tracer`, and no `jax.Array`.)
 _ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, Tracer)
 
 
@@ -56,23 +56,28 @@ def state_of(x: Any) -> Any:
 
     Of an array or scalar of NumPy: its dtype, shape and bytes. Of a view: a copy.
     """
-    if copy := _VIEWS.get(type(x)):
+    copy = _VIEWS.get(type(x))
+    if copy is not None:
         return (copy(x),)
+
     # A subclass may have a mask, or a unit.
     is_numpy = type(x) is np.ndarray or isinstance(x, np.generic)
     if is_numpy and not x.dtype.hasobject:
         return x.dtype, x.shape, x.tobytes()
+
     try:
         reduced = x.__reduce_ex__(4)
     except RecursionError:
         raise
     except Exception:
         return x
+
     if not isinstance(reduced, tuple):
         return x  # the name of a global
     make, args, *rest = reduced
-    # After the state come iterators over items.
-    return make, args, *rest[:1], *[None if x is None else list(x) for x in rest[1:3]]
+    state, iterators = rest[:1], rest[1:3]
+    items = [None if x is None else list(x) for x in iterators]
+    return make, args, *state, *items
 
 
 # --- the reader of a type -------------------------------------------------------------
@@ -141,14 +146,18 @@ def is_flattened(x: Any) -> bool:
     return flat is not None and (flat[1] is not x or bool(flat[0]))
 
 
-def sorted_keys(keys: list[Any]) -> list[tuple[Any, int]] | None:
-    """The keys of a dictionary in JAX's order, each with its place in the dictionary.
+def sorted_keys(keys: list[Any]) -> tuple[list[Any], bytes] | None:
+    """The keys of a dictionary in JAX's order; and the place of each there, for C.
 
     `None` if that order is not the ascending one, which the self-check of `_engine.py`
     compares, as may be with keys of several types, or of the user's.
     """
     is_ascending = {*map(type, keys)} in ({str}, {int})
-    return sorted(zip(keys, range(len(keys)), strict=True)) if is_ascending else None
+    if not is_ascending:
+        return None
+    ordered = sorted(keys)
+    places = {key: i for i, key in enumerate(ordered)}
+    return ordered, struct.pack(f"{len(keys)}n", *[places[key] for key in keys])
 
 
 def _node_reader(x: Any) -> Reader | None:
@@ -167,6 +176,7 @@ def _module_reader(cls: type) -> Reader | None:
     fields = dataclasses.fields(cls)
     static = [f.name for f in fields if f.metadata.get("static", False)]
     dynamic = [f.name for f in fields if f.name not in static]
+
     values = {f.name: object() for f in fields}
     try:
         # Not the user's instance, of which two fields may have the same value.
@@ -177,6 +187,7 @@ def _module_reader(cls: type) -> Reader | None:
         return None
     if [*map(id, children)] != [id(values[name]) for name in dynamic]:
         return None
+
     names = (*dynamic, *static)
     return Reader("module", True, True, names, n_dynamic=len(dynamic))
 
@@ -185,9 +196,11 @@ def _static_reader(x: Any) -> Reader:
     cls = type(x)
     if isinstance(x, type | enum.Enum) or cls.__eq__ is object.__eq__:
         return Reader("same")
+
     for base, reader in _VALUES.items():
         if issubclass(cls, base) and cls.__eq__ is base.__eq__:
             return reader
+
     fields = generated_fields(cls)
     if fields is not None:
         return Reader("fields", is_mutable=True, names=fields)
@@ -279,22 +292,36 @@ class Walk:
             # Registered since it was first read: equal ones are never missed.
             reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node
+
         if not as_static and is_array(x, self.abstract):
             self.trail.append(_ARRAY)
             self.arrays.append(x)
             return
+
         if reader.name == "hashed" and not has_hash(x):  # by rule 6 after all
             reader = reader._replace(name="state", is_mutable=True)
         if as_static and reader.is_mutable:
-            around, distance = self._being_read, 1
-            while around is not None:
-                other, around = around
-                if other is x:  # it is in itself
-                    self.trail.append(distance)
-                    return
-                distance += 1
+            distance = self._distance_to(x)
+            if distance:
+                self.trail.append(distance)
+                return
             self._being_read = x, self._being_read
             self.mutables.append(x)
+
+        self._read_by(reader, x, as_static)
+
+    def _distance_to(self, x: Any) -> int:
+        """How far around a static is that is in itself; 0 if it is not."""
+        around, distance = self._being_read, 1
+        while around is not None:
+            other, around = around
+            if other is x:
+                return distance
+            distance += 1
+        return 0
+
+    def _read_by(self, reader: Reader, x: Any, as_static: bool) -> None:
+        """By the reader's name, as in `read.c`."""
         match reader.name:
             case "same" | "array" | "tracer":
                 self.trail.append(_Same(x))

@@ -42,17 +42,23 @@ class _Words(reprlib.Repr):
         if is_array(x, abstract=True):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
-            code = x.__code__
-            place = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-            name, room = x.__qualname__, max(0, _MAX_TEXT - len(place))
-            # The end of it tells most.
-            return (name if len(name) <= room else f"...{name[3 - room :]}") + place
+            return _function_and_place(x)
         if isinstance(x, enum.Enum):
             return f"{cls.__qualname__}.{x.name}"
         if isinstance(x, functools.partial):
             return f"partial of {self.repr1(x.func, level)}"
+
         name = getattr(x, "__qualname__", None)  # of a class, or of `jax.nn.relu`
         return name if isinstance(name, str) else f"<{cls.__qualname__}>"
+
+
+def _function_and_place(x: Any) -> str:
+    code = x.__code__
+    place = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    name, room = x.__qualname__, max(0, _MAX_TEXT - len(place))
+    if len(name) > room:
+        name = f"...{name[3 - room :]}"  # the end of it tells most
+    return name + place
 
 
 _words = _Words()
@@ -82,11 +88,14 @@ def difference(then: dict[str, Any], now: dict[str, Any], path: str = "") -> str
         old, new = then.get(key, _MISSING), now.get(key, _MISSING)
         if Walk(old, abstract=True).trail == Walk(new, abstract=True).trail:
             continue
+
+        # In a part of it, if that can be told.
         parts, others = _parts_of(old), _parts_of(new)
         if type(old) is type(new) and parts.keys() == others.keys():
             found = difference(parts, others, path + key)
             if found is not None:
                 return found
+
         was, text = describe_static(old), describe_static(new)
         text = "another object" if text == was else text
         return f"`{path}{key}` was {was} and is now {text}"

@@ -13,7 +13,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import call_back, has_host_callbacks, NO_CALLBACKS, RESULTS, UNKNOWN
+from ._blocking import call_back, has_host_callbacks, undecided
 from ._engine import ENGINE
 from ._options import Options
 from ._private import equations_so_far, is_jit_disabled
@@ -50,6 +50,7 @@ class FlatFunction:
         self.info: _facts.FunctionInfo = function.info
         self.options: Options = function.options
         self.structure = structure
+
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -57,9 +58,11 @@ class FlatFunction:
         self.traced = False
         # Whether its structure surely has the signature of its specialization.
         self.kept = False
+
         # Hides JAX's warning about buffers that it cannot reuse, if that was asked.
         quiet = self.options.donate.startswith("all")
         self.while_compiling: Any = quiet_donation if quiet else contextlib.nullcontext
+
         self.__qualname__ = function.info.qualname
         positional = inspect.Parameter.POSITIONAL_ONLY
         self.__signature__ = inspect.Signature(
@@ -87,11 +90,13 @@ class FlatFunction:
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
         if ENGINE.active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")
+
         function = self.function()
         assert function is not None
         values = self.structure.rebuild(arrays)
         if is_jit_disabled():
             return self.output(function.call_python(values))
+
         with _facts.tracing(arrays, lambda: function.arguments_of(values)):
             out = function.call_python(values)
         self.traced = True
@@ -106,10 +111,12 @@ class FlatFunction:
         except RecursionError:  # JAX's own functions go deeper
             each = (Step("array"),) * len(arrays)
             steps = Step("call", structure.rebuild, each)
+
         plan = ENGINE.Plan(steps, structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        plan.blocks = {None: UNKNOWN, False: NO_CALLBACKS, True: RESULTS}[calls_back]
+        plan.blocks = undecided(calls_back)
+
         if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -145,6 +152,7 @@ def quiet_donation() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=_UNUSABLE)
             yield
         return
+
     pattern = _UnusableHere()
     filters: Any = warnings.filters
     quiet = ("ignore", pattern, UserWarning, None, 0)

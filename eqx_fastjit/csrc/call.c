@@ -4,50 +4,46 @@
 
 /* --- who observes calls ------------------------------------------------------------------ */
 
-/* Sets what others may be reading; `None` is nothing. */
-static void exchange(State *state, PyObject **place, PyObject *x) {
-    PyObject *new = x == Py_None ? NULL : Py_NewRef(x);
+/* `set_observer` of a `_blocking.Observer`, or of `None`. */
+static PyObject *set_observer(PyObject *self, PyObject *observer) {
+    (void)self;
+    PyObject *set = observer == Py_None ? NULL : Py_NewRef(observer);
 
-    LOCK(state);
-    PyObject *old = *place;
-    STORE(*place, new);
-    UNLOCK(state);
-    Py_XDECREF(old);
-}
+    LOCK();
+    PyObject *before = shared.observer;
+    STORE(shared.observer, set);
+    UNLOCK();
 
-/* What is set, a new reference, or NULL. Mostly nothing is, which needs no lock. */
-static PyObject *held(State *state, PyObject **place) {
-    if (LOAD(*place) == NULL) return NULL;
-
-    LOCK(state);
-    PyObject *x = Py_XNewRef(*place);
-    UNLOCK(state);
-    return x;
-}
-
-/* `set_observer(clock, call)` of a `_blocking.Observer`; of nobody, `None` twice. */
-static PyObject *set_observer(PyObject *module, PyObject *args) {
-    PyObject *clock, *call;
-    if (!PyArg_ParseTuple(args, "OO", &clock, &call)) return NULL;
-
-    State *state = PyModule_GetState(module);
-    exchange(state, &state->clock, clock);
-    exchange(state, &state->observer, call);
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 
-/* Has the observer make a call; takes the reference to it. */
-static PyObject *call_observed(PyObject *observer, PyObject *target, PyObject *specialization,
-                               const Walk *w) {
+/* A call begins: it is observed by whom is set now, to its end. Mostly nobody is, which needs no
+lock. */
+static void observe(Walk *w) {
+    if (LOAD(shared.observer) == NULL) return;
+
+    LOCK();
+    w->observer = Py_XNewRef(shared.observer);
+    UNLOCK();
+
+    if (w->observer == NULL) return;
+    w->began = PyObject_CallMethodNoArgs(w->observer, shared.names[CLOCK]);
+    if (w->began != NULL) return;
+    PyErr_Clear();
+    w->began = Py_NewRef(Py_None);
+}
+
+/* Has the observer make the call. */
+static PyObject *call_observed(const Walk *w, PyObject *target, PyObject *specialization) {
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
     PyObject *numpy_bytes = PyLong_FromSsize_t(w->numpy_bytes);
-    PyObject *began = w->began != NULL ? w->began : Py_None;
 
     PyObject *returned = NULL;
     if (arrays != NULL && numpy_bytes != NULL)
-        returned = PyObject_CallFunctionObjArgs(observer, target, specialization, w->values,
-                                                arrays, numpy_bytes, began, NULL);
-    Py_DECREF(observer);
+        returned = PyObject_CallMethodObjArgs(w->observer, shared.names[CALL], target,
+                                              specialization, w->values, arrays, numpy_bytes,
+                                              w->began, NULL);
     Py_XDECREF(arrays);
     Py_XDECREF(numpy_bytes);
     return returned;
@@ -104,7 +100,7 @@ static PyObject *same_handle(PyObject *self, PyObject *const *args, Py_ssize_t n
 PyMethodDef call_functions[] = {
     {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
     {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
-    {"set_observer", set_observer, METH_VARARGS, "Set who makes every call, or nobody."},
+    {"set_observer", set_observer, METH_O, "Set who makes every call, or nobody."},
     {"same_handle", (PyCFunction)(void (*)(void))same_handle, METH_FASTCALL,
      "The handle that a compiled function returns."},
     {"mark_new", mark_new, METH_NOARGS,
@@ -116,10 +112,9 @@ PyMethodDef call_functions[] = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    State *state;
     PyObject *table;    /* a dict (`table.c`) */
     PyObject *last;     /* a cell with the specialization that was found last */
-    PyObject *function; /* `Function` */
+    PyObject *callee;   /* `_engine.Callee` */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
     Py_ssize_t n_positional; /* so many by position are its values, unless they are -1 */
     PyObject *target;   /* called in place of the specialization's own, or NULL */
@@ -129,7 +124,7 @@ static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->table);
     Py_VISIT(self->last);
-    Py_VISIT(self->function);
+    Py_VISIT(self->callee);
     Py_VISIT(self->bind);
     Py_VISIT(self->target);
     return 0;
@@ -139,7 +134,7 @@ static int callable_clear(Callable *self) {
     self->vectorcall = NULL;
     Py_CLEAR(self->table);
     Py_CLEAR(self->last);
-    Py_CLEAR(self->function);
+    Py_CLEAR(self->callee);
     Py_CLEAR(self->bind);
     Py_CLEAR(self->target);
     return 0;
@@ -160,12 +155,12 @@ its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
+
+    PyObject *made = PyObject_CallMethodOneArg(self->callee, shared.names[SPECIALIZE], w->values);
     PyObject *arrays;
-    PyObject *made =
-        PyObject_CallMethodOneArg(self->function, w->state->names[SPECIALIZE], w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
-    if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
+    if (PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
         read_value(w, arrays, 0) == 0)
         Py_INCREF(found);
     else
@@ -176,45 +171,38 @@ static Specialization *find(Callable *self, Walk *w) {
 
 /* What a compiled function returned. */
 typedef struct {
-    PyObject *owner; /* a list, whose items these are */
-    Plan *plan;      /* owned */
-    Py_ssize_t n;
+    PyObject *items; /* a list: arrays, and a handle */
+    Plan *plan;      /* of that */
 } Output;
 
-/* Takes a list of arrays and a handle; or a pair of the user's own tree of them and a handle,
-if it has shardings for that. Takes the reference. */
-static int read_output(State *state, PyObject *returned, Output *out) {
-    int is_pair = PyTuple_CheckExact(returned);
-    out->owner = returned;
-    out->n = is_pair || PyList_CheckExact(returned) ? PySequence_Fast_GET_SIZE(returned) - 1 : -1;
-    PyObject *plan = NULL;
-    if (out->n >= 0) plan = PyObject_CallNoArgs(PySequence_Fast_ITEMS(returned)[out->n]);
-    if (plan != NULL && Py_TYPE(plan) == state->plan_type)
-        out->plan = (Plan *)plan;
-    else
-        Py_XDECREF(plan);
-    if (out->plan != NULL && is_pair) {
-        PyObject *tree = PyTuple_GET_ITEM(returned, 0);
-        out->owner = PyObject_CallOneArg(state->given[TREE_LEAVES], tree);
+/* Takes what was returned, with the reference to it (`_result.flat_output`). */
+static int read_output(PyObject *returned, Output *out) {
+    out->items = returned;
+    if (!PyList_CheckExact(returned)) {
+        out->items = PyObject_CallOneArg(shared.given[FLAT_OUTPUT], returned);
         Py_DECREF(returned);
-        if (out->owner == NULL) return -1;
-        out->n = PyList_Size(out->owner);
+        if (out->items == NULL) return -1;
     }
-    if (out->plan != NULL && out->plan->n_arrays == out->n) return 0;
+
+    Py_ssize_t n = PyList_GET_SIZE(out->items) - 1;
+    PyObject *plan = n < 0 ? NULL : PyObject_CallNoArgs(PyList_GET_ITEM(out->items, n));
+    out->plan = (Plan *)plan;
+    if (plan != NULL && Py_TYPE(plan) == shared.plan_type && out->plan->n_arrays == n) return 0;
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "not the output of its trace");
     return -1;
 }
 
-/* After a call in which something was traced or compiled, or that may have to wait. */
+/* After a call in which something was traced or compiled, or which may have to wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
-    int is_new = active.is_new || out->plan->blocks < 0;
-    PyObject *results = tuple_of(PySequence_Fast_ITEMS(out->owner), out->n);
+    PyObject *results = tuple_of(PySequence_Fast_ITEMS(out->items), out->plan->n_arrays);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
+
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
-            self->function, w->state->names[COMPLETE_CALL], specialization, out->plan, w->values,
-            arrays, results, is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
+            self->callee, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
+            arrays, results, active.is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
             NULL);
+
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);
@@ -225,7 +213,7 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *error = take_error();
     PyObject *better = PyObject_CallMethodObjArgs(
-        self->function, w->state->names[ERROR_OF_CALL],
+        self->callee, shared.names[ERROR_OF_CALL],
         specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);
@@ -233,21 +221,22 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *target = self->target ? self->target : specialization->jitted;
-    PyObject *observer = held(w->state, &w->state->observer);
     PyObject *returned =
-        observer == NULL ? PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL)
-                         : call_observed(observer, target, (PyObject *)specialization, w);
+        w->observer == NULL ? PyObject_Vectorcall(target, w->arrays, w->n_arrays, NULL)
+                            : call_observed(w, target, (PyObject *)specialization);
     if (returned == NULL) return NULL;
 
-    Output out = {NULL, NULL, 0};
+    /* Most calls have nothing left to do for Python. */
+    Output out = {NULL, NULL};
     PyObject *result = NULL;
-    if (read_output(w->state, returned, &out) < 0) goto done;
-    int is_plain = out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
-    if (is_plain || finish(self, specialization, &out, w) == 0)
-        result = plan_build(out.plan, PySequence_Fast_ITEMS(out.owner));
-done:
+    if (read_output(returned, &out) == 0) {
+        int is_plain =
+            out.plan->blocks == 0 && !active.is_new && !w->reads_numpy && !w->has_tracers;
+        if (is_plain || finish(self, specialization, &out, w) == 0)
+            result = plan_build(out.plan, PySequence_Fast_ITEMS(out.items));
+    }
     Py_XDECREF(out.plan);
-    Py_XDECREF(out.owner);
+    Py_XDECREF(out.items);
     return result;
 }
 
@@ -261,6 +250,7 @@ static PyObject *call_bound(Callable *self, Walk *w) {
         Py_XDECREF(specialization);
         return NULL;
     }
+
     Active outer = activate((PyObject *)specialization);
     PyObject *result = call_specialization(self, specialization, w);
     if (result == NULL) explain(self, specialization, w);
@@ -271,43 +261,35 @@ static PyObject *call_bound(Callable *self, Walk *w) {
 
 static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf,
                                      PyObject *kwnames) {
+    Walk *w = walk_take();
+    if (w == NULL) return NULL;
     Callable *self = (Callable *)Py_NewRef(callable);
-    Walk *w = walk_take(self->state);
-    PyObject *result = NULL;
-    if (w != NULL) {
-        PyObject *clock = held(self->state, &self->state->clock);
-        if (clock != NULL && (w->began = PyObject_CallNoArgs(clock)) == NULL) PyErr_Clear();
-        Py_XDECREF(clock);
+    observe(w);
 
-        Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-        w->values = n == self->n_positional && kwnames == NULL
-                        ? tuple_of(args, n)
-                        : PyObject_Vectorcall(self->bind, args, n, kwnames);
-        if (w->values != NULL) result = call_bound(self, w);
-        walk_give_back(w);
-    }
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+    int is_bound = n == self->n_positional && kwnames == NULL;
+    w->values = is_bound ? tuple_of(args, n) : PyObject_Vectorcall(self->bind, args, n, kwnames);
+    PyObject *result = w->values == NULL ? NULL : call_bound(self, w);
+
+    walk_give_back(w);
     Py_DECREF(self);
     return result;
 }
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_connect(function, table, last, bind, n_positional, target)`, the target only of a compiled
-call: once, before the first call. */
+/* `_engine.connect`: once, before the first call. */
 static PyObject *callable_connect(Callable *self, PyObject *args) {
-    PyObject *function, *table, *last, *bind, *target = NULL;
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    State *state = module == NULL ? NULL : PyModule_GetState(module);
-    if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O!On|O", &function, &PyDict_Type, &table, &PyCell_Type, &last,
-                          &bind, &self->n_positional, &target))
+    PyObject *callee, *bind, *target, *table, *last;
+    if (!PyArg_ParseTuple(args, "OOOO!O!n", &callee, &bind, &target, &PyDict_Type, &table,
+                          &PyCell_Type, &last, &self->n_positional))
         return NULL;
-    self->state = state;
-    Py_XSETREF(self->function, Py_NewRef(function));
+
+    Py_XSETREF(self->callee, Py_NewRef(callee));
+    Py_XSETREF(self->bind, Py_NewRef(bind));
+    Py_XSETREF(self->target, target == Py_None ? NULL : Py_NewRef(target));
     Py_XSETREF(self->table, Py_NewRef(table));
     Py_XSETREF(self->last, Py_NewRef(last));
-    Py_XSETREF(self->bind, Py_NewRef(bind));
-    Py_XSETREF(self->target, Py_XNewRef(target));
     self->vectorcall = callable_vectorcall;
     Py_RETURN_NONE;
 }

@@ -19,7 +19,7 @@ The module needs no GIL. Without one four more things hold, which cost nothing w
 ("threads", below):
 
 4. Only one thread has a walk, and what the walk has: so most of what is kept is in walks.
-5. What is shared by all (types, free walks) is in `State`, and is changed under its lock.
+5. What is shared by all (types, free walks) is in `shared`, and is changed under its lock.
 6. A specialization is not changed once it is in a table, and who reads it holds it.
 7. Containers of the user's may be changed at any time: their items are read one by one, each
    under the container's own lock, and held. */
@@ -43,9 +43,8 @@ The module needs no GIL. Without one four more things hold, which cost nothing w
 /* --- threads -------------------------------------------------------------------------- */
 
 #ifdef Py_GIL_DISABLED
-typedef PyMutex Lock;
-#define LOCK(state) PyMutex_Lock(&(state)->lock)
-#define UNLOCK(state) PyMutex_Unlock(&(state)->lock)
+#define LOCK() PyMutex_Lock(&shared.lock)
+#define UNLOCK() PyMutex_Unlock(&shared.lock)
 #if defined(_MSC_VER) /* where what is volatile is read and written in order */
 #define LOAD(place) (*(void *volatile *)&(place))
 #define STORE(place, value) (*(void *volatile *)&(place) = (value))
@@ -54,9 +53,8 @@ typedef PyMutex Lock;
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
 #endif
 #else
-typedef char Lock;
-#define LOCK(state) (void)(state)
-#define UNLOCK(state) (void)(state)
+#define LOCK() (void)0
+#define UNLOCK() (void)0
 #define LOAD(place) (place)
 #define STORE(place, value) ((place) = (value))
 #endif
@@ -130,7 +128,7 @@ typedef int (*Reader)(struct Walk *w, const struct Type *type, PyObject *x, int 
 typedef struct Type {
     PyTypeObject *type;   /* borrowed: NULL once it has died */
     PyObject *reference;  /* owned: a weak one, which says when it dies */
-    struct Type *next, *next_dead; /* in the lists of all, and of those whose type has died */
+    struct Type *next_dead;
     Reader read;
     int is_node;        /* to JAX; otherwise all below it is static */
     int is_mutable;     /* as a static */
@@ -149,8 +147,8 @@ typedef struct BeingRead {
 /* Keys of a dictionary, as it has them, and sorted. To sort them takes much longer than to see
 that they are the same again. */
 typedef struct {
-    PyObject *keys, *sorted; /* owned: a list and a tuple, or NULL */
-    Py_ssize_t *places;      /* of each key: its number among the sorted ones */
+    PyObject *keys, *sorted; /* owned: lists, or NULL */
+    PyObject *places; /* of each key, its number among the sorted ones: `Py_ssize_t` as bytes */
 } KeyOrder;
 
 #define N_ORDERS 128
@@ -162,7 +160,6 @@ struct Specialization;
 trail has, entry by entry, it owns no trail: it moves along that one. At the first difference it
 copies what it has passed, and has a trail of its own from there on. */
 typedef struct Walk {
-    struct State *state;
     struct Specialization *last; /* owned, or NULL */
     const Entry *next; /* of its trail, what is expected; `no_entry` if the walk owns its trail */
     Entry *trail;
@@ -172,7 +169,8 @@ typedef struct Walk {
     Mutable *mutables; /* as the trail, the last specialization's own or the walk's */
     size_t n_mutables, room_mutables;
     PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
-    PyObject *began;     /* owned: what the observer's clock returned, or NULL */
+    PyObject *observer;  /* of the call, and what its clock returned: owned, or NULL */
+    PyObject *began;
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
@@ -189,42 +187,42 @@ extern const Entry no_entry;
 
 #define MAX_TYPES 2048 /* half of them at most are there */
 
-/* What Python gives to `setup`, in this order; and names of attributes. */
+/* What Python gives to `setup`, and names of attributes. */
 typedef enum {
-    READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, TREE_LEAVES,
-    N_GIVEN
+    READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, FLAT_OUTPUT,
+    COPIED_BYTES, N_GIVEN
 } Given;
-typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, N_NAMES } Name;
+typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, CLOCK, CALL, N_NAMES } Name;
 
-typedef struct State {
+/* What all calls share: there is one in a process, and lives as long. */
+typedef struct {
     PyTypeObject *specialization_type, *plan_type;
     PyObject *given[N_GIVEN], *names[N_NAMES];
     PyObject *type_died; /* what is told of it: `types.c` */
-    Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
-    Lock lock; /* of all that follows; types are looked up without it */
-    PyObject *clock, *observer; /* of `_blocking.Observer`: owned, or both NULL */
+#ifdef Py_GIL_DISABLED
+    PyMutex lock; /* of all that follows; types are looked up without it */
+#endif
+    PyObject *observer; /* a `_blocking.Observer`: owned, or NULL */
     Walk *free_walks;
     Py_ssize_t n_walks; /* those in use, in all threads */
-    Type *all_types, *dead_types; /* the dead ones are used again */
+    Type *dead_types; /* of classes that have died: they are used again */
     size_t n_types;
     Type *types[MAX_TYPES]; /* open addressing by the type's address */
-} State;
+} Shared;
 
-extern struct PyModuleDef fastjit_module;
+extern Shared shared;
 
-Walk *walk_take(State *state);
+Walk *walk_take(void);
 int walk_own_trail(Walk *w);
 void walk_forget(Walk *w);
 void walk_give_back(Walk *w);
-void walks_free(State *state);
 int read_value(Walk *w, PyObject *x, int as_static);
 int read_values(Walk *w, PyObject *values);
 int copy_numpy(Walk *w);
 Reader reader_called(const char *name);
 
-Type *types_add(State *state, PyObject *x);
-void types_forget(State *state);
-void types_free(State *state);
+Type *types_add(PyObject *x);
+void types_forget(void);
 extern PyMethodDef type_died_method;
 
 static inline size_t type_hash(const PyTypeObject *cls) {
@@ -232,17 +230,17 @@ static inline size_t type_hash(const PyTypeObject *cls) {
 }
 
 /* What is known of the type of a value that the caller holds; NULL if there is nothing yet. */
-static inline Type *type_known(State *state, const PyTypeObject *cls) {
+static inline Type *type_known(const PyTypeObject *cls) {
     for (size_t i = type_hash(cls);; i++) {
-        Type *type = LOAD(state->types[i % MAX_TYPES]);
+        Type *type = LOAD(shared.types[i % MAX_TYPES]);
         if (type == NULL || LOAD(type->type) == cls) return type;
     }
 }
 
 /* The same; chosen now if there is nothing. NULL with an error. */
-static inline Type *type_of(State *state, PyObject *x) {
-    Type *type = type_known(state, Py_TYPE(x));
-    return type != NULL ? type : types_add(state, x);
+static inline Type *type_of(PyObject *x) {
+    Type *type = type_known(Py_TYPE(x));
+    return type != NULL ? type : types_add(x);
 }
 
 /* An empty trail has no memory. */
@@ -281,7 +279,7 @@ typedef struct {
     PyObject_HEAD
     struct Step *root;
     Py_ssize_t n_arrays;
-    int blocks;           /* what calls wait for (`_blocking.py`): below 0 if not known yet */
+    int blocks; /* what Python has to do after a call (`_blocking.py`): 0 is nothing */
     PyObject *weakrefs;
 } Plan;
 

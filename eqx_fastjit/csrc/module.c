@@ -2,8 +2,16 @@
 
 #include "fastjit.h"
 
-static const char *const names[N_NAMES] = {"error_of_call", "complete_call", "specialize",
-                                           "nbytes", "copy"};
+Shared shared;
+
+/* In the order of `Given` and `Name`. */
+static const char *const given_names[N_GIVEN] = {
+    "reader_of",   "state_of",          "is_flattened", "sorted_keys",
+    "transferred", "flatten_one_level", "flat_output",  "copied_bytes",
+};
+static const char *const names[N_NAMES] = {
+    "error_of_call", "complete_call", "specialize", "nbytes", "copy", "clock", "call",
+};
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -11,84 +19,60 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     return type;
 }
 
+/* Another one would share what calls share, but have other types. */
 static int module_exec(PyObject *module) {
-    State *state = PyModule_GetState(module);
+    if (shared.plan_type != NULL) {
+        PyErr_SetString(PyExc_ImportError, "there is one engine in a process");
+        return -1;
+    }
+
     PyTypeObject *callable_type = add_type(module, &callable_spec);
     Py_XDECREF(callable_type);
     if (callable_type == NULL ||
-        (state->specialization_type = add_type(module, &specialization_spec)) == NULL ||
-        (state->plan_type = add_type(module, &plan_spec)) == NULL)
+        (shared.specialization_type = add_type(module, &specialization_spec)) == NULL ||
+        (shared.plan_type = add_type(module, &plan_spec)) == NULL)
         return -1;
+
     for (size_t i = 0; i < N_NAMES; i++)
-        if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
-    state->type_died = PyCFunction_New(&type_died_method, module);
-    if (state->type_died == NULL) return -1;
+        if ((shared.names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
+    shared.type_died = PyCFunction_New(&type_died_method, NULL);
+    if (shared.type_died == NULL) return -1;
+
     if (PyModule_AddFunctions(module, ticks_functions) < 0) return -1;
     return PyModule_AddFunctions(module, call_functions);
 }
 
-/* `setup(*given, copied_bytes)` */
-static PyObject *setup(PyObject *module, PyObject *args) {
-    State *state = PyModule_GetState(module);
-    PyObject *given[N_GIVEN];
-    if (!PyArg_ParseTuple(args, "OOOOOOOn", &given[0], &given[1], &given[2], &given[3], &given[4],
-                          &given[5], &given[6], &state->copied_bytes))
-        return NULL;
-    for (size_t i = 0; i < N_GIVEN; i++) Py_XSETREF(state->given[i], Py_NewRef(given[i]));
+/* Sets what Python gives, from a dictionary. */
+static PyObject *setup(PyObject *self, PyObject *given) {
+    (void)self;
+    for (size_t i = 0; i < N_GIVEN; i++) {
+        PyObject *x = PyDict_GetItemString(given, given_names[i]);
+        if (x == NULL) return PyErr_Format(PyExc_TypeError, "%s is missing", given_names[i]);
+        Py_XSETREF(shared.given[i], Py_NewRef(x));
+    }
     Py_RETURN_NONE;
 }
 
-static PyObject *forget_readers(PyObject *module, PyObject *unused) {
-    (void)unused;
-    types_forget(PyModule_GetState(module));
+static PyObject *forget_readers(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    types_forget();
     Py_RETURN_NONE;
 }
 
-static PyObject *is_calling(PyObject *module, PyObject *unused) {
-    (void)unused;
-    State *state = PyModule_GetState(module);
-    LOCK(state);
-    int is_any = state->n_walks > 0;
-    UNLOCK(state);
+static PyObject *is_calling(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    LOCK();
+    int is_any = shared.n_walks > 0;
+    UNLOCK();
     return PyBool_FromLong(is_any);
 }
 
 static PyMethodDef module_methods[] = {
     {"read", read_signature, METH_VARARGS, "The signature of a call, and its arrays."},
-    {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
+    {"setup", setup, METH_O, "Set what the engine needs of Python, by name."},
     {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
     {NULL}};
-
-static int module_traverse(PyObject *module, visitproc visit, void *arg) {
-    State *state = PyModule_GetState(module);
-    Py_VISIT(state->specialization_type);
-    Py_VISIT(state->plan_type);
-    Py_VISIT(state->type_died);
-    Py_VISIT(state->clock);
-    Py_VISIT(state->observer);
-    for (size_t i = 0; i < N_GIVEN; i++) Py_VISIT(state->given[i]);
-    return 0;
-}
-
-static int module_clear(PyObject *module) {
-    State *state = PyModule_GetState(module);
-    Py_CLEAR(state->specialization_type);
-    Py_CLEAR(state->plan_type);
-    Py_CLEAR(state->type_died);
-    Py_CLEAR(state->clock);
-    Py_CLEAR(state->observer);
-    for (size_t i = 0; i < N_GIVEN; i++) Py_CLEAR(state->given[i]);
-    return 0;
-}
-
-static void module_free(void *module) {
-    State *state = PyModule_GetState((PyObject *)module);
-    module_clear((PyObject *)module);
-    for (size_t i = 0; i < N_NAMES; i++) Py_CLEAR(state->names[i]);
-    types_free(state);
-    walks_free(state);
-}
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
@@ -100,16 +84,12 @@ static PyModuleDef_Slot module_slots[] = {
 #endif
     {0, NULL}};
 
-struct PyModuleDef fastjit_module = {
+static struct PyModuleDef native_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "eqx_fastjit._native",
     .m_doc = "The native engine of eqx_fastjit.",
-    .m_size = sizeof(State),
     .m_methods = module_methods,
     .m_slots = module_slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-    .m_free = module_free,
 };
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&fastjit_module); }
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&native_module); }

@@ -12,9 +12,11 @@ typedef PyObject *(*Build)(const Step *step, PyObject *const **arrays);
 
 struct Step {
     Build build;
-    PyObject *data;                                /* owned */
-    PyObject *fields, *names, *descriptor;         /* of a Module: borrowed from `data` */
-    PyTypeObject *type;                            /* the same */
+    PyObject *data; /* owned */
+    /* Of a Module, borrowed from `data`. */
+    PyTypeObject *type;
+    PyObject *fields, *names;
+
     Py_ssize_t n;
     Step *parts;
 };
@@ -74,9 +76,7 @@ static PyObject *build_module(const Step *step, PyObject *const **arrays) {
     PyObject *fields = with_items(PyDict_Copy(step->fields), step->names, step, arrays);
     if (fields == NULL) return NULL;
     PyObject *module = step->type->tp_alloc(step->type, 0);
-    if (module != NULL &&
-        Py_TYPE(step->descriptor)->tp_descr_set(step->descriptor, module, fields) < 0)
-        Py_CLEAR(module);
+    if (module != NULL && PyObject_GenericSetDict(module, fields, NULL) < 0) Py_CLEAR(module);
     Py_DECREF(fields);
     return module;
 }
@@ -126,9 +126,8 @@ static void step_clear(Step *step) {
 
 /* What `build_module` needs. */
 static int step_set_module(Step *step) {
-    int is_read = PyArg_ParseTuple(step->data, "O!O!O!O!", &PyType_Type, &step->type,
-                                   &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
-                                   &PyGetSetDescr_Type, &step->descriptor);
+    int is_read = PyArg_ParseTuple(step->data, "O!O!O!", &PyType_Type, &step->type, &PyDict_Type,
+                                   &step->fields, &PyTuple_Type, &step->names);
     return is_read ? 0 : -1;
 }
 
@@ -137,8 +136,16 @@ static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
     const char *name;
     PyObject *data, *parts;
     if (!PyArg_ParseTuple(from, "sOO!", &name, &data, &PyTuple_Type, &parts)) return -1;
+
     step->build = build_called(name);
+    if (step->build == NULL) {
+        PyErr_Format(PyExc_SystemError, "nothing is built by %s", name);
+        return -1;
+    }
+    *n_arrays += step->build == build_array;
     step->data = Py_NewRef(data);
+    if (step->build == build_module && step_set_module(step) < 0) return -1;
+
     Py_ssize_t n = PyTuple_GET_SIZE(parts);
     step->parts = PyMem_Calloc(n + 1, sizeof(Step));
     if (step->parts == NULL) {
@@ -146,12 +153,6 @@ static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
         return -1;
     }
     step->n = n;
-    *n_arrays += step->build == build_array;
-    if (step->build == NULL) {
-        PyErr_Format(PyExc_SystemError, "nothing is built by %s", name);
-        return -1;
-    }
-    if (step->build == build_module && step_set_module(step) < 0) return -1;
     if (Py_EnterRecursiveCall(" while a result is planned")) return -1;
     int failed = 0;
     for (Py_ssize_t i = 0; i < n && !failed; i++)
@@ -197,9 +198,9 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     (void)kwargs;
     PyObject *root, *structure;
     if (!PyArg_ParseTuple(args, "OO", &root, &structure)) return NULL;
+
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    self->blocks = -1;
     self->root = PyMem_Calloc(1, sizeof(Step));
     if (self->root == NULL)
         PyErr_NoMemory();

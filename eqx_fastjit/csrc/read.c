@@ -11,17 +11,30 @@ while its parts are read, each part while it is read, and sizes are asked for ag
 
 /* --- what a walk has -------------------------------------------------------------------- */
 
-/* Doubles a buffer until it has room for `n` items of this size. */
-static void *grown(void *buffer, size_t *room, size_t n, size_t size) {
+/* Has a buffer, a pointer to items of this size, have room for `n` of them. */
+static int make_room(void *buffer, size_t *room, size_t n, size_t size) {
+    if (n <= *room) return 0;
     size_t more = *room < 32 ? 64 : 2 * *room;
     while (more < n) more *= 2;
-    void *larger = PyMem_Realloc(buffer, more * size);
-    if (larger == NULL) {
+
+    void *items;
+    memcpy(&items, buffer, sizeof(items)); /* whatever the pointer's type is */
+    items = PyMem_Realloc(items, more * size);
+    if (items == NULL) {
         PyErr_NoMemory();
-        return NULL;
+        return -1;
     }
+    memcpy(buffer, &items, sizeof(items));
     *room = more;
-    return larger;
+    return 0;
+}
+
+static int room_in_trail(Walk *w, size_t n) {
+    return make_room(&w->trail, &w->room_trail, n, sizeof(Entry));
+}
+
+static int room_in_mutables(Walk *w, size_t n) {
+    return make_room(&w->mutables, &w->room_mutables, n, sizeof(Mutable));
 }
 
 const Entry no_entry = {END, {NULL}};
@@ -33,17 +46,7 @@ int walk_own_trail(Walk *w) {
     if (owns_trail(w)) return 0;
     const Specialization *last = w->last;
     size_t n_trail = w->next - last->trail, n_mutables = w->n_mutables;
-
-    if (n_trail > w->room_trail) {
-        Entry *trail = grown(w->trail, &w->room_trail, n_trail, sizeof(Entry));
-        if (trail == NULL) return -1;
-        w->trail = trail;
-    }
-    if (n_mutables > w->room_mutables) {
-        Mutable *mutables = grown(w->mutables, &w->room_mutables, n_mutables, sizeof(Mutable));
-        if (mutables == NULL) return -1;
-        w->mutables = mutables;
-    }
+    if (room_in_trail(w, n_trail) < 0 || room_in_mutables(w, n_mutables) < 0) return -1;
 
     for (size_t i = 0; i < n_trail; i++) {
         w->trail[i] = last->trail[i];
@@ -53,6 +56,7 @@ int walk_own_trail(Walk *w) {
         w->mutables[i] = last->witnesses[i];
         Py_INCREF(w->mutables[i].object);
     }
+
     w->n_trail = n_trail;
     w->next = &no_entry;
     return 0;
@@ -60,12 +64,7 @@ int walk_own_trail(Walk *w) {
 
 /* Pushes an entry that is not the expected one. */
 static int push_own(Walk *w, EntryKind kind, uint64_t bits) {
-    if (walk_own_trail(w) < 0) return -1;
-    if (w->n_trail == w->room_trail) {
-        Entry *trail = grown(w->trail, &w->room_trail, w->n_trail + 1, sizeof(Entry));
-        if (trail == NULL) return -1;
-        w->trail = trail;
-    }
+    if (walk_own_trail(w) < 0 || room_in_trail(w, w->n_trail + 1) < 0) return -1;
     w->trail[w->n_trail++] = (Entry){kind, {.bits = bits}};
     return 0;
 }
@@ -97,34 +96,24 @@ static int push_node(Walk *w, const Type *type, Py_ssize_t n) {
 }
 
 static int push_array(Walk *w, PyObject *x) {
-    if (w->n_arrays == w->room_arrays) {
-        PyObject **arrays = grown(w->arrays, &w->room_arrays, w->n_arrays + 1, sizeof(x));
-        if (arrays == NULL) return -1;
-        w->arrays = arrays;
-    }
+    if (make_room(&w->arrays, &w->room_arrays, w->n_arrays + 1, sizeof(x)) < 0) return -1;
     if (push(w, ARRAY, 0) < 0) return -1;
     w->arrays[w->n_arrays++] = Py_NewRef(x);
     return 0;
 }
 
 /* One that is free, or a new one. */
-Walk *walk_take(State *state) {
-    LOCK(state);
-    Walk *w = state->free_walks;
-    if (w != NULL) state->free_walks = w->next_free;
-    state->n_walks += 1;
-    UNLOCK(state);
-
-    if (w == NULL) {
+Walk *walk_take(void) {
+    LOCK();
+    Walk *w = shared.free_walks;
+    if (w != NULL)
+        shared.free_walks = w->next_free;
+    else
         w = PyMem_Calloc(1, sizeof(Walk));
-        if (w == NULL) {
-            LOCK(state);
-            state->n_walks -= 1;
-            UNLOCK(state);
-            return (Walk *)PyErr_NoMemory();
-        }
-    }
-    w->state = state;
+    shared.n_walks += w != NULL;
+    UNLOCK();
+
+    if (w == NULL) return (Walk *)PyErr_NoMemory();
     w->next = &no_entry;
     return w;
 }
@@ -144,56 +133,33 @@ void walk_forget(Walk *w) {
     w->below_mutable = w->has_tracers = w->reads_numpy = w->static_numpy = 0;
 }
 
-/* Frees the buffers of a walk that are larger than most calls need. */
+/* Frees the buffers of a walk, if they are larger than most calls need. */
 static void walk_shrink(Walk *w) {
-    if (w->room_trail > MOST_KEPT) {
-        PyMem_Free(w->trail);
-        w->trail = NULL;
-        w->room_trail = 0;
-    }
-    if (w->room_arrays > MOST_KEPT) {
-        PyMem_Free(w->arrays);
-        w->arrays = NULL;
-        w->room_arrays = 0;
-    }
-    if (w->room_mutables > MOST_KEPT) {
-        PyMem_Free(w->mutables);
-        w->mutables = NULL;
-        w->room_mutables = 0;
-    }
+    if (w->room_trail + w->room_arrays + w->room_mutables <= MOST_KEPT) return;
+    PyMem_Free(w->trail);
+    PyMem_Free(w->arrays);
+    PyMem_Free(w->mutables);
+    w->trail = NULL;
+    w->arrays = NULL;
+    w->mutables = NULL;
+    w->room_trail = w->room_arrays = w->room_mutables = 0;
 }
 
 void walk_give_back(Walk *w) {
     PyObject *error = PyErr_Occurred() ? take_error() : NULL;
     walk_forget(w);
     Py_CLEAR(w->values);
+    Py_CLEAR(w->observer);
     Py_CLEAR(w->began);
     w->abstract = 0;
     walk_shrink(w);
 
-    LOCK(w->state);
-    w->next_free = w->state->free_walks;
-    w->state->free_walks = w;
-    w->state->n_walks -= 1;
-    UNLOCK(w->state);
+    LOCK();
+    w->next_free = shared.free_walks;
+    shared.free_walks = w;
+    shared.n_walks -= 1;
+    UNLOCK();
     if (error != NULL) put_error(error);
-}
-
-/* Frees all that nobody uses. */
-void walks_free(State *state) {
-    while (state->free_walks != NULL) {
-        Walk *w = state->free_walks;
-        state->free_walks = w->next_free;
-        for (size_t i = 0; i < N_ORDERS; i++) {
-            Py_XDECREF(w->orders[i].keys);
-            Py_XDECREF(w->orders[i].sorted);
-            PyMem_Free(w->orders[i].places);
-        }
-        PyMem_Free(w->trail);
-        PyMem_Free(w->arrays);
-        PyMem_Free(w->mutables);
-        PyMem_Free(w);
-    }
 }
 
 /* --- reading ---------------------------------------------------------------------------- */
@@ -203,6 +169,7 @@ static int read_once(Walk *w, const Type *type, PyObject *x, Reader read) {
     uint64_t distance = 1;
     for (const BeingRead *y = w->being_read; y != NULL; y = y->around, distance++)
         if (y->object == x) return push(w, BITS, distance);
+
     BeingRead here = {x, w->being_read};
     w->being_read = &here;
     int failed = read(w, type, x, 1);
@@ -216,22 +183,19 @@ static int push_mutable(Walk *w, PyObject *x) {
     size_t number = w->n_mutables;
     int is_expected = !owns_trail(w) && number < last->n_witnesses &&
                       last->witnesses[number].object == x;
+
     if (!is_expected) {
-        if (walk_own_trail(w) < 0) return -1;
-        if (number == w->room_mutables) {
-            Mutable *mutables = grown(w->mutables, &w->room_mutables, number + 1, sizeof(Mutable));
-            if (mutables == NULL) return -1;
-            w->mutables = mutables;
-        }
+        if (walk_own_trail(w) < 0 || room_in_mutables(w, number + 1) < 0) return -1;
         w->mutables[number] = (Mutable){Py_NewRef(x), w->n_trail, w->n_trail};
     }
     w->n_mutables++;
     return 0;
 }
 
-/* The same, and notes which part of the trail it is. */
+/* The same of one that no other is around, and notes which part of the trail it is. */
 static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
     if (w->below_mutable) return read_once(w, type, x, read);
+
     size_t number = w->n_mutables;
     if (push_mutable(w, x) < 0) return -1;
     w->below_mutable++; /* what is below it is a part of its state */
@@ -245,8 +209,8 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
 static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
-static int is_flattened(Walk *w, PyObject *x) {
-    PyObject *answer = PyObject_CallOneArg(w->state->given[IS_FLATTENED], x);
+static int is_flattened(PyObject *x) {
+    PyObject *answer = PyObject_CallOneArg(shared.given[IS_FLATTENED], x);
     int found = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
     return found;
@@ -258,27 +222,26 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
         w->next++;
         return 0;
     }
-    const Type *type = type_of(w->state, x);
+
+    const Type *type = type_of(x);
     if (type == NULL) return -1;
+
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
         would tell, but equal ones are never missed. Asked once for several in a row. */
-        int is_late = may_be_equal(type) && w->asked != type ? is_flattened(w, x) : 0;
-        if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
-        w->asked = may_be_equal(type) ? type : w->asked;
+        if (may_be_equal(type) && w->asked != type) {
+            int is_late = is_flattened(x);
+            if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
+            w->asked = type;
+        }
         as_static = 1;
     }
+
     if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, as_static);
 }
 
-/* Reads a value, which this holds meanwhile. */
-int read_value(Walk *w, PyObject *x, int as_static) {
-    Py_INCREF(x);
-    int failed = read_held(w, x, as_static);
-    Py_DECREF(x);
-    return failed;
-}
+int read_value(Walk *w, PyObject *x, int as_static) { return read_held(w, x, as_static); }
 
 /* Reads one value for each parameter: a tuple. */
 int read_values(Walk *w, PyObject *values) {
@@ -322,8 +285,9 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 
 /* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *state = PyObject_CallOneArg(w->state->given[STATE_OF], x);
+    PyObject *state = PyObject_CallOneArg(shared.given[STATE_OF], x);
     if (state == NULL) return -1;
+
     int failed;
     if (state == x) {
         failed = push_object(w, SAME, x);
@@ -334,6 +298,7 @@ static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
         failed = leave(read_held(w, state, as_static));
         w->below_mutable--;
     }
+
     Py_DECREF(state);
     return failed;
 }
@@ -383,6 +348,7 @@ static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
 /* A set of any kind, by `==`: of a copy, if it can be changed. */
 static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (!type->is_mutable) return read_text(w, type, x, as_static);
+
     PyObject *copy = PyFrozenSet_New(x);
     if (copy == NULL) return -1;
     int failed = read_text(w, type, copy, as_static);
@@ -398,10 +364,7 @@ static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObj
 
     Py_BEGIN_CRITICAL_SECTION(fields);
     int is_next = PyDict_Next(fields, position, &key, &value) && key == name;
-    if (is_next)
-        Py_INCREF(value);
-    else
-        value = NULL;
+    value = is_next ? Py_NewRef(value) : NULL;
     Py_END_CRITICAL_SECTION();
     if (value != NULL) return value;
 
@@ -416,12 +379,14 @@ static int read_names(Walk *w, const Type *type, PyObject *x, PyObject *fields, 
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(type->names, i), *value = NULL;
+
         if (fields != NULL) value = next_field(fields, &position, name);
         /* A Module's may be missing and another attribute there: Equinox ignores both. */
         if (value == NULL && !type->is_node && !PyErr_Occurred()) {
             value = PyObject_GetAttr(x, name);
             if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
         }
+
         int failed = value != NULL ? read_held(w, value, as_static || i >= type->n_dynamic)
                      : PyErr_Occurred() ? -1
                                         : push(w, BITS, 0);
@@ -468,29 +433,29 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     w->static_numpy |= as_static;
     if (as_static) return read_state(w, type, x, 1);
-    PyObject *size = PyObject_GetAttr(x, w->state->names[NBYTES]);
+
+    PyObject *size = PyObject_GetAttr(x, shared.names[NBYTES]);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
 
     Py_ssize_t room = PY_SSIZE_T_MAX - w->numpy_bytes;
     w->numpy_bytes += n_bytes < room ? n_bytes : room;
-    w->reads_numpy = w->numpy_bytes > w->state->copied_bytes;
     return push_array(w, x);
 }
 
 /* Has Python transfer arrays of NumPy; if it does, the walk has those of JAX instead. */
 static int transfer_numpy(Walk *w) {
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *put = NULL;
-    if (arrays != NULL) put = PyObject_CallOneArg(w->state->given[TRANSFERRED], arrays);
+    if (arrays != NULL) put = PyObject_CallOneArg(shared.given[TRANSFERRED], arrays);
     Py_XDECREF(arrays);
-    if (put != NULL && PyTuple_CheckExact(put)) {
-        for (size_t i = 0; i < w->n_arrays; i++)
-            Py_SETREF(w->arrays[i], Py_NewRef(PyTuple_GET_ITEM(put, i)));
-        w->reads_numpy = 0;
-    }
-    Py_XDECREF(put);
-    return put == NULL ? -1 : 0;
+    if (put == NULL) return -1;
+
+    w->reads_numpy = put == Py_None;
+    for (size_t i = 0; i < w->n_arrays && !w->reads_numpy; i++)
+        Py_SETREF(w->arrays[i], Py_NewRef(PyTuple_GET_ITEM(put, i)));
+    Py_DECREF(put);
+    return 0;
 }
 
 /* JAX does not always copy an array of NumPy, and the caller may write to it before the
@@ -498,13 +463,15 @@ device is done. So it is copied, if all of them are small; else it is transferre
 call blocks. Not during the walk, because NumPy releases the GIL: others may then change
 what is read. */
 int copy_numpy(Walk *w) {
-    if (w->reads_numpy) return transfer_numpy(w);
     if (w->numpy_bytes == 0) return 0;
+    if (w->numpy_bytes > PyLong_AsSsize_t(shared.given[COPIED_BYTES])) return transfer_numpy(w);
+
     for (size_t i = 0; i < w->n_arrays; i++) {
-        const Type *type = type_of(w->state, w->arrays[i]);
+        const Type *type = type_of(w->arrays[i]);
         if (type == NULL) return -1;
         if (type->read != read_numpy) continue;
-        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], w->state->names[COPY]);
+
+        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], shared.names[COPY]);
         if (copy == NULL) return -1;
         Py_SETREF(w->arrays[i], copy);
     }
@@ -567,12 +534,13 @@ static int read_items(Walk *w, PyObject *x) {
 
 /* A node of any class: by its flatten function, or by JAX's own for some. */
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *flat = PyObject_CallOneArg(w->state->given[FLATTEN_ONE_LEVEL], x), *children, *aux;
-    if (flat == NULL) return -1;
+    PyObject *flat = PyObject_CallOneArg(shared.given[FLATTEN_ONE_LEVEL], x);
+    PyObject *children, *aux, *parts = NULL;
     int failed = -1;
-    PyObject *parts = NULL;
+    if (flat == NULL) return -1;
     if (!PyArg_ParseTuple(flat, "OO", &children, &aux)) goto done;
     if ((parts = PySequence_Tuple(children)) == NULL || enter() < 0) goto done;
+
     Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
     failed = push_node(w, type, n);
     for (i = 0; i < n && !failed; i++)
@@ -581,20 +549,11 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
     /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
     if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x);
     leave(0);
+
 done:
     Py_XDECREF(parts);
     Py_DECREF(flat);
     return failed;
-}
-
-/* The address of the first key, which may be gone; NULL if there is none. */
-static PyObject *first_key(PyObject *dict) {
-    Py_ssize_t position = 0;
-    PyObject *key, *value;
-    Py_BEGIN_CRITICAL_SECTION(dict);
-    if (!PyDict_Next(dict, &position, &key, &value)) key = NULL;
-    Py_END_CRITICAL_SECTION();
-    return key;
 }
 
 /* The values of a dictionary, in the order of its sorted keys: a tuple. NULL with an error, or if
@@ -603,56 +562,33 @@ static PyObject *sorted_values(PyObject *dict, const KeyOrder *order) {
     Py_ssize_t n = order->keys == NULL ? -1 : PyList_GET_SIZE(order->keys);
     if (n != PyDict_GET_SIZE(dict)) return NULL;
     PyObject *values = PyTuple_New(n), *key, *value;
-    Py_ssize_t position = 0, n_same = 0;
     if (values == NULL) return NULL;
+    const Py_ssize_t *places = (const Py_ssize_t *)PyBytes_AS_STRING(order->places);
+    Py_ssize_t position = 0, n_same = 0;
 
     Py_BEGIN_CRITICAL_SECTION(dict); /* no Python runs in it */
-    while (PyDict_Next(dict, &position, &key, &value)) {
-        if (n_same == n || PyList_GET_ITEM(order->keys, n_same) != key) {
-            n_same = -1;
-            break;
-        }
-        PyTuple_SET_ITEM(values, order->places[n_same++], Py_NewRef(value));
-    }
+    while (n_same < n && PyDict_Next(dict, &position, &key, &value) &&
+           key == PyList_GET_ITEM(order->keys, n_same))
+        PyTuple_SET_ITEM(values, places[n_same++], Py_NewRef(value));
     Py_END_CRITICAL_SECTION();
     if (n_same != n) Py_CLEAR(values);
     return values;
 }
 
 /* Remembers the order of a dictionary's keys: 1. 0 if only JAX knows it, -1 with an error. */
-static int sort_keys(Walk *w, PyObject *dict, KeyOrder *order) {
-    PyObject *keys = PyDict_Keys(dict), *pairs = NULL, *sorted = NULL;
-    Py_ssize_t *places = NULL;
-    int is_known = -1;
-    if (keys == NULL) goto done;
-    pairs = PyObject_CallOneArg(w->state->given[SORTED_KEYS], keys);
-    if (pairs == NULL) goto done;
-    is_known = pairs != Py_None;
-    if (!is_known) goto done;
+static int sort_keys(PyObject *dict, KeyOrder *order) {
+    PyObject *keys = PyDict_Keys(dict), *found = NULL, *sorted, *places;
+    if (keys != NULL) found = PyObject_CallOneArg(shared.given[SORTED_KEYS], keys);
 
-    is_known = -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
-    sorted = PyTuple_New(n);
-    places = PyMem_Malloc((n + 1) * sizeof(Py_ssize_t));
-    if (sorted == NULL || places == NULL) {
-        PyErr_NoMemory();
-        goto done;
+    int is_known = found == NULL ? -1 : found != Py_None;
+    if (is_known == 1 && !PyArg_ParseTuple(found, "O!S", &PyList_Type, &sorted, &places))
+        is_known = -1;
+    if (is_known == 1) {
+        Py_XSETREF(order->keys, Py_NewRef(keys));
+        Py_XSETREF(order->sorted, Py_NewRef(sorted));
+        Py_XSETREF(order->places, Py_NewRef(places));
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *pair = PyList_GET_ITEM(pairs, i);
-        PyTuple_SET_ITEM(sorted, i, Py_NewRef(PyTuple_GET_ITEM(pair, 0)));
-        places[PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1))] = i;
-    }
-    PyMem_Free(order->places);
-    order->places = places;
-    places = NULL;
-    Py_XSETREF(order->keys, Py_NewRef(keys));
-    Py_XSETREF(order->sorted, Py_NewRef(sorted));
-    is_known = 1;
-done:
-    PyMem_Free(places);
-    Py_XDECREF(sorted);
-    Py_XDECREF(pairs);
+    Py_XDECREF(found);
     Py_XDECREF(keys);
     return is_known;
 }
@@ -662,7 +598,7 @@ static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *va
     Py_ssize_t n = PyTuple_GET_SIZE(values);
     if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (read_held(w, PyTuple_GET_ITEM(sorted, i), 1) < 0) return leave(-1);
+        if (read_held(w, PyList_GET_ITEM(sorted, i), 1) < 0) return leave(-1);
         if (read_held(w, PyTuple_GET_ITEM(values, i), 0) < 0) return leave(-1);
     }
     return leave(0);
@@ -670,28 +606,27 @@ static int read_sorted(Walk *w, const Type *type, PyObject *sorted, PyObject *va
 
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
-    Py_ssize_t n = PyDict_GET_SIZE(x);
-    PyObject *first = as_static ? NULL : first_key(x);
-    if (first == NULL)
+    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0;
+    PyObject *first, *value;
+    if (as_static || !next_item(x, &position, &first, &value))
         return push_node(w, type, n) < 0 || enter() < 0 ? -1 : leave(read_items(w, x));
+    Py_DECREF(value);
+    Py_DECREF(first);
 
     KeyOrder *order = &w->orders[((size_t)(uintptr_t)first / 16 + n) % N_ORDERS];
     PyObject *values = sorted_values(x, order);
-    int is_known = 1;
-    while (values == NULL && is_known == 1 && !PyErr_Occurred()) {
-        is_known = sort_keys(w, x, order); /* which runs Python, that may change any */
-        if (is_known == 1) values = sorted_values(x, order);
+    if (values == NULL && !PyErr_Occurred()) {
+        int is_known = sort_keys(x, order); /* which runs Python, that may change `x` */
+        if (is_known == 0) return push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, 0);
+        values = is_known == 1 ? sorted_values(x, order) : NULL;
+        if (values == NULL && !PyErr_Occurred()) changed_size(x);
     }
+    if (values == NULL) return -1;
 
-    int failed = -1;
-    if (values != NULL) {
-        PyObject *sorted = Py_NewRef(order->sorted); /* one below may take its place */
-        failed = read_sorted(w, type, sorted, values);
-        Py_DECREF(sorted);
-        Py_DECREF(values);
-    } else if (is_known == 0 && push_node(w, type, -1) == 0) {
-        failed = read_node(w, type, x, 0);
-    }
+    PyObject *sorted = Py_NewRef(order->sorted); /* one below may take its place */
+    int failed = read_sorted(w, type, sorted, values);
+    Py_DECREF(sorted);
+    Py_DECREF(values);
     return failed;
 }
 

@@ -10,11 +10,13 @@ uint64_t trail_hash(const Entry *trail, size_t n) {
     uint64_t hash = n;
     for (size_t i = 0; i < n; i++) {
         uint64_t part = trail[i].kind;
+
         /* Of what is compared by `==`, the hash stands before it. A `str` keeps its own. */
         if (trail[i].kind == TEXT)
             part ^= (uint64_t)PyObject_Hash(trail[i].as.object) << 3;
         else if (trail[i].kind != EQUAL)
             part ^= trail[i].as.bits;
+
         hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
         hash ^= hash >> 29;
     }
@@ -30,10 +32,12 @@ owns both. */
 int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
     if (n_a != n_b) return 0;
     if (trail_identical(a, b, n_a)) return 1;
+
     /* What is cheap first: most trails that differ do so in a number or an object. */
     for (size_t i = 0; i < n_a; i++)
         if (a[i].kind != b[i].kind || (!by_equality(&a[i]) && a[i].as.bits != b[i].as.bits))
             return 0;
+
     for (size_t i = 0; i < n_a; i++) {
         if (!by_equality(&a[i])) continue;
         int same = PyObject_RichCompareBool(a[i].as.object, b[i].as.object, Py_EQ);

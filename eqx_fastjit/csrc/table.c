@@ -20,9 +20,12 @@ static int specialization_clear(Specialization *self) {
     Entry *trail = self->trail;
     Mutable *witnesses = self->witnesses;
     size_t n_trail = self->n_trail, n_witnesses = self->n_witnesses;
+
+    /* What is let go may run Python, which then finds nothing here. */
     self->trail = NULL;
     self->witnesses = NULL;
     self->n_trail = self->n_witnesses = 0;
+
     Py_CLEAR(self->flat);
     Py_CLEAR(self->jitted);
     for (size_t i = 0; i < n_trail; i++) Py_XDECREF(entry_object(&trail[i]));
@@ -43,18 +46,21 @@ static void specialization_dealloc(Specialization *self) {
 
 /* One with the signature of a walk, and what the walk owned: nothing is compiled for it yet. */
 static Specialization *specialization_from(Walk *w) {
-    PyTypeObject *type = w->state->specialization_type;
+    PyTypeObject *type = shared.specialization_type;
     Specialization *self = (Specialization *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
+
     self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
     self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
     if (self->trail == NULL || self->witnesses == NULL) {
         Py_DECREF(self);
         return (Specialization *)PyErr_NoMemory();
     }
+
     for (size_t i = 0; i < w->n_trail; i++) self->trail[i] = w->trail[i];
     self->trail[w->n_trail] = no_entry;
     for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
+
     self->n_trail = w->n_trail;
     self->n_witnesses = w->n_mutables;
     self->static_numpy = w->static_numpy;
@@ -65,11 +71,13 @@ static Specialization *specialization_from(Walk *w) {
 
 /* `read(values, abstract)`: the signature of such a call, as a specialization for which Python
 sets the rest; and its arrays. */
-PyObject *read_signature(PyObject *module, PyObject *args) {
+PyObject *read_signature(PyObject *self, PyObject *args) {
+    (void)self;
     PyObject *values, *out = NULL;
     int abstract;
     if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract)) return NULL;
-    Walk *w = walk_take(PyModule_GetState(module));
+
+    Walk *w = walk_take();
     if (w == NULL) return NULL;
     w->abstract = abstract;
     PyObject *arrays = read_values(w, values) < 0 ? NULL : tuple_of(w->arrays, w->n_arrays);
@@ -93,14 +101,16 @@ static PyObject *specialization_compare(Specialization *self, PyObject *x, int o
 }
 
 /* Whether a static that it was made with has been changed since: 1, 0 or -1. */
-static int has_changed(const Specialization *self, State *state, const Mutable *then) {
-    Walk *now = walk_take(state);
+static int has_changed(const Specialization *self, const Mutable *then) {
+    Walk *now = walk_take();
     if (now == NULL) return -1;
+
     int same = -1;
     if (read_value(now, then->object, 1) == 0)
         same = trail_same(now->trail, now->n_trail, self->trail + then->start,
                           then->stop - then->start);
     walk_give_back(now);
+
     if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
     PyErr_Clear(); /* one that cannot be read any more has changed, too */
     return same != 1;
@@ -109,19 +119,19 @@ static int has_changed(const Specialization *self, State *state, const Mutable *
 /* Whether any has, for a call with these. If that has the same object, its present state was just
 compared. (Equal trails have equally many parts that can be changed, unless an object was given
 another class.) */
-static int is_stale(const Specialization *self, State *state, const Mutable *mutables, size_t n) {
+static int is_stale(const Specialization *self, const Mutable *mutables, size_t n) {
     if (mutables != NULL && n != self->n_witnesses) return 1;
+
     int stale = 0;
     for (size_t i = 0; i < self->n_witnesses && !stale; i++)
         if (mutables == NULL || mutables[i].object != self->witnesses[i].object)
-            stale = has_changed(self, state, &self->witnesses[i]);
+            stale = has_changed(self, &self->witnesses[i]);
     return stale;
 }
 
 static PyObject *specialization_is_stale(Specialization *self, PyObject *unused) {
     (void)unused;
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    int stale = module == NULL ? -1 : is_stale(self, PyModule_GetState(module), NULL, 0);
+    int stale = is_stale(self, NULL, 0);
     return stale < 0 ? NULL : PyBool_FromLong(stale);
 }
 
@@ -172,7 +182,7 @@ Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
     if (walk_own_trail(w) < 0) return NULL;
     is_last = same != NULL && same->n_trail == w->n_trail &&
               trail_identical(same->trail, w->trail, w->n_trail);
-    if (is_last && is_stale(same, w->state, w->mutables, w->n_mutables) == 0)
+    if (is_last && is_stale(same, w->mutables, w->n_mutables) == 0)
         return (Specialization *)Py_NewRef((PyObject *)same);
     if (PyErr_Occurred()) return NULL;
 
@@ -181,7 +191,7 @@ Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
     PyObject *found;
     get_item(table, (PyObject *)wanted, &found);
     same = (Specialization *)found;
-    if (same != NULL && is_stale(same, w->state, wanted->witnesses, wanted->n_witnesses) != 0)
+    if (same != NULL && is_stale(same, wanted->witnesses, wanted->n_witnesses) != 0)
         Py_CLEAR(same);
     Py_DECREF(wanted);
     if (same != NULL) PyCell_Set(last, (PyObject *)same);

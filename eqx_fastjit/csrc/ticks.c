@@ -13,9 +13,8 @@ system would be the program's own, and go on after `exec`. */
 #include <time.h>
 
 static struct {
-    PyThread_type_lock stop;  /* held until the thread is to end; NULL if there is none */
-    PyThread_type_lock ended; /* held by the thread */
-    pthread_t main;
+    PyThread_type_lock stop; /* held until the thread is to end; NULL if there is none */
+    pthread_t thread, main;
     int signal;
     long long microseconds;
     clockid_t clock;           /* of the main thread's time on the CPU */
@@ -29,7 +28,7 @@ static double now(clockid_t clock) {
 }
 
 /* The thread, which touches no object of Python's. */
-static void send(void *unused) {
+static void *send(void *unused) {
     (void)unused;
     while (PyThread_acquire_lock_timed(ticks.stop, ticks.microseconds, 0) == PY_LOCK_FAILURE) {
         ticks.sent = now(CLOCK_MONOTONIC);
@@ -37,13 +36,12 @@ static void send(void *unused) {
         pthread_kill(ticks.main, ticks.signal);
     }
     PyThread_release_lock(ticks.stop);
-    PyThread_release_lock(ticks.ended);
+    return NULL;
 }
 
-static void free_locks(void) {
-    if (ticks.stop != NULL) PyThread_free_lock(ticks.stop);
-    if (ticks.ended != NULL) PyThread_free_lock(ticks.ended);
-    ticks.stop = ticks.ended = NULL;
+static void free_lock(void) {
+    PyThread_free_lock(ticks.stop);
+    ticks.stop = NULL;
 }
 
 /* `start_ticks(signal, seconds)`: to the thread that calls this. */
@@ -58,13 +56,8 @@ static PyObject *start_ticks(PyObject *self, PyObject *args) {
     }
 
     ticks.stop = PyThread_allocate_lock();
-    ticks.ended = PyThread_allocate_lock();
-    if (ticks.stop == NULL || ticks.ended == NULL) {
-        free_locks();
-        return PyErr_NoMemory();
-    }
+    if (ticks.stop == NULL) return PyErr_NoMemory();
     PyThread_acquire_lock(ticks.stop, WAIT_LOCK);
-    PyThread_acquire_lock(ticks.ended, WAIT_LOCK);
     ticks.main = pthread_self();
     ticks.clock = CLOCK_MONOTONIC; /* where threads have no clock that others can read */
 #if defined(__linux__)
@@ -73,8 +66,8 @@ static PyObject *start_ticks(PyObject *self, PyObject *args) {
     ticks.signal = signal;
     ticks.microseconds = (long long)(1e6 * seconds);
 
-    if (PyThread_start_new_thread(send, NULL) == PYTHREAD_INVALID_THREAD_ID) {
-        free_locks();
+    if (pthread_create(&ticks.thread, NULL, send, NULL) != 0) {
+        free_lock();
         PyErr_SetString(PyExc_RuntimeError, "no thread can be started");
         return NULL;
     }
@@ -87,10 +80,9 @@ static PyObject *stop_ticks(PyObject *self, PyObject *unused) {
 
     PyThread_release_lock(ticks.stop);
     Py_BEGIN_ALLOW_THREADS
-    PyThread_acquire_lock(ticks.ended, WAIT_LOCK);
+    pthread_join(ticks.thread, NULL);
     Py_END_ALLOW_THREADS
-    PyThread_release_lock(ticks.ended);
-    free_locks();
+    free_lock();
     Py_RETURN_NONE;
 }
 

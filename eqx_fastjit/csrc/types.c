@@ -1,55 +1,51 @@
 /* Which reader a type has: Python chooses once, by name (`_statics.reader_of`).
 
 A type is only referred to weakly, so that classes that a program makes up are freed. While a
-value is read it holds its class, so what is known of that stays. What is known of a class that
+value is read it holds its class, so what is known of that stays. What was known of a class that
 has died is used again for another, but not freed: other threads may be looking at it. */
 
 #include "fastjit.h"
 
 /* What was known of a class is used again. */
-static void type_give_back(State *state, Type *type) {
-    LOCK(state);
+static void type_give_back(Type *type) {
+    LOCK();
     STORE(type->type, NULL);
-    type->next_dead = state->dead_types;
-    state->dead_types = type;
-    UNLOCK(state);
+    type->next_dead = shared.dead_types;
+    shared.dead_types = type;
+    UNLOCK();
 }
 
 /* A weak reference says that its class has died. */
-static PyObject *type_died(PyObject *module, PyObject *reference) {
-    State *state = PyModule_GetState(module);
+static PyObject *type_died(PyObject *self, PyObject *reference) {
+    (void)self;
+    Type *dead = NULL;
 
-    LOCK(state);
-    Type *type = state->all_types;
-    while (type != NULL && type->reference != reference) type = type->next;
-    UNLOCK(state);
+    LOCK();
+    for (size_t i = 0; i < MAX_TYPES; i++) {
+        Type *type = shared.types[i];
+        if (type != NULL && type->type != NULL && type->reference == reference) dead = type;
+    }
+    UNLOCK();
 
-    int is_used = type != NULL && type->type != NULL;
-    if (is_used) type_give_back(state, type);
+    if (dead != NULL) type_give_back(dead);
     Py_RETURN_NONE;
 }
 
 PyMethodDef type_died_method = {"type_died", type_died, METH_O, NULL};
 
 /* One of a class that has died, or a new one. */
-static Type *type_take(State *state) {
-    LOCK(state);
-    Type *type = state->dead_types;
-    if (type != NULL) state->dead_types = type->next_dead;
-    UNLOCK(state);
-    if (type != NULL) return type;
+static Type *type_take(void) {
+    LOCK();
+    Type *type = shared.dead_types;
+    if (type != NULL) shared.dead_types = type->next_dead;
+    UNLOCK();
 
-    type = PyMem_Calloc(1, sizeof(Type));
-    if (type == NULL) return (Type *)PyErr_NoMemory();
-    LOCK(state);
-    type->next = state->all_types;
-    state->all_types = type;
-    UNLOCK(state);
-    return type;
+    if (type == NULL) type = PyMem_Calloc(1, sizeof(Type));
+    return type != NULL ? type : (Type *)PyErr_NoMemory();
 }
 
 /* Sets all but the type itself, by a `_statics.Reader`. */
-static int type_set(Type *type, State *state, PyTypeObject *cls, PyObject *reader) {
+static int type_set(Type *type, PyTypeObject *cls, PyObject *reader) {
     const char *name;
     PyObject *names;
     if (!PyArg_ParseTuple(reader, "sppO!n", &name, &type->is_node, &type->is_mutable,
@@ -62,67 +58,57 @@ static int type_set(Type *type, State *state, PyTypeObject *cls, PyObject *reade
         return -1;
     }
 
-    PyObject *reference = PyWeakref_NewRef((PyObject *)cls, state->type_died);
+    PyObject *reference = PyWeakref_NewRef((PyObject *)cls, shared.type_died);
     if (reference == NULL) return -1;
     Py_XSETREF(type->reference, reference);
     Py_XSETREF(type->names, Py_NewRef(names));
     return 0;
 }
 
-static void types_clear(State *state) {
-    for (size_t i = 0; i < MAX_TYPES; i++) STORE(state->types[i], NULL);
-    state->n_types = 0;
+static void types_clear(void) {
+    for (size_t i = 0; i < MAX_TYPES; i++) STORE(shared.types[i], NULL);
+    shared.n_types = 0;
 }
 
 /* Puts it where it is looked up, under the lock. */
-static void type_put(State *state, Type *type, PyTypeObject *cls) {
+static void type_put(Type *type, PyTypeObject *cls) {
     /* A program that makes up classes may have any number of them. */
-    if (2 * state->n_types >= MAX_TYPES) types_clear(state);
+    if (2 * shared.n_types >= MAX_TYPES) types_clear();
     size_t i = type_hash(cls);
-    while (state->types[i % MAX_TYPES] != NULL) i++;
+    while (shared.types[i % MAX_TYPES] != NULL) i++;
     STORE(type->type, cls);
-    STORE(state->types[i % MAX_TYPES], type);
-    state->n_types++;
+    STORE(shared.types[i % MAX_TYPES], type);
+    shared.n_types++;
 }
 
 /* Registers the type of a value on first use. */
-Type *types_add(State *state, PyObject *x) {
+Type *types_add(PyObject *x) {
     PyTypeObject *cls = Py_TYPE(x);
-    PyObject *reader = PyObject_CallOneArg(state->given[READER_OF], x);
+    PyObject *reader = PyObject_CallOneArg(shared.given[READER_OF], x);
     if (reader == NULL) return NULL;
 
-    Type *type = type_take(state);
-    int failed = type == NULL || type_set(type, state, cls, reader) < 0;
+    Type *type = type_take();
+    int failed = type == NULL || type_set(type, cls, reader) < 0;
     Py_DECREF(reader);
     if (failed) {
-        if (type != NULL) type_give_back(state, type);
+        if (type != NULL) type_give_back(type);
         return NULL;
     }
 
-    LOCK(state);
+    LOCK();
     /* To choose it runs Python, which may have registered it meanwhile. */
-    Type *other = type_known(state, cls);
-    if (other == NULL) type_put(state, type, cls);
-    UNLOCK(state);
+    Type *other = type_known(cls);
+    if (other == NULL) type_put(type, cls);
+    UNLOCK();
     if (other == NULL) return type;
-    type_give_back(state, type);
+    type_give_back(type);
     return other;
 }
 
 /* Has each type's reader chosen anew. What was known stays where it is: walks may be in the
 middle of it, and it is rare that a class is registered late. */
-void types_forget(State *state) {
-    LOCK(state);
-    types_clear(state);
-    UNLOCK(state);
-}
-
-void types_free(State *state) {
-    while (state->all_types != NULL) {
-        Type *type = state->all_types;
-        state->all_types = type->next;
-        Py_XDECREF(type->reference);
-        Py_XDECREF(type->names);
-        PyMem_Free(type);
-    }
+void types_forget(void) {
+    LOCK();
+    types_clear();
+    UNLOCK();
 }

@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # its own. A folder is one name here.
 LAYERS = [
     ["_fallback", "_private", "_facts"],
-    ["_statics", "_errors", "_blocking", "_reference", "_texts"],
-    ["_result", "_engine"],
+    ["_statics", "_errors", "_blocking", "_texts"],
+    ["_result", "_reference", "_engine"],
     ["_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
     ["_jit", "_install"],

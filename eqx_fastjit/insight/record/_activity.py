@@ -71,6 +71,8 @@ class Activity(NamedTuple):
     # copied to set a part of it.
     computing: float = 0.0
     copying: float = 0.0
+    # The innermost line of the user's that has most of it.
+    most: Place | None = None
 
 
 def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
@@ -99,6 +101,7 @@ def activities(
     ours, others = {*ours}, {*others}
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
     computing, copying = seconds.copy(), seconds.copy()
+    lines: dict[Any, dict[Place, float]] = collections.defaultdict(_no_seconds)
     for (positions, is_in_c), took in samples.items():
         users = [x for x in positions if is_users_code(x.code)]
         kind = kind_of(positions, ours, others)
@@ -108,10 +111,20 @@ def activities(
             copies = any(".at[" in statement_of(x).text for x in users)
             computing[kind, statement, loop] += took * (is_in_c and not copies)
             copying[kind, statement, loop] += took * copies
+            if users:
+                lines[kind, statement, loop][place_of(users[0])] += took
     return [
-        Activity(*what, took, computing[what], copying[what])
+        Activity(*what, took, computing[what], copying[what], _most(lines[what]))
         for what, took in seconds.items()
     ]
+
+
+def _no_seconds() -> dict[Any, float]:
+    return collections.defaultdict(float)
+
+
+def _most(lines: Mapping[Place, float]) -> Place | None:
+    return max(lines, key=lambda x: lines[x], default=None)
 
 
 _NOWHERE = Statement(Place("", 0, ""))

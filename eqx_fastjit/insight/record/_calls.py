@@ -32,6 +32,7 @@ from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import is_of_equinox
+from eqx_fastjit._result import flat_output
 
 from ._events import Event, unwatch, watch
 from ._given import chain_of, Given
@@ -280,7 +281,7 @@ class Calls(contextlib.ExitStack):
         before: float,
     ) -> None:
         """A call has returned, `seconds` after it began."""
-        results = out[:-1] if type(out) is list else jax.tree.leaves(out[0])
+        *results, _ = flat_output(out)
         if results and isinstance(results[-1], Tracer):
             return  # it is a part of a trace
 

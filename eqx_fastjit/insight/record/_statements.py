@@ -22,8 +22,9 @@ class Statement(NamedTuple):
     text: str = ""
     # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
-    # Whether it may be left out: there is an `if` or `try` between it and the loop.
-    is_conditional: bool = False
+    # The first line of the innermost branch that it is in, such as an `if`, within the
+    # loop; 0 if each iteration runs it.
+    branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
 
@@ -101,24 +102,24 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
 
-    def visit(node: ast.AST, loop: int, is_conditional: bool) -> None:
+    def visit(node: ast.AST, loop: int, branch: int) -> None:
         if isinstance(node, _FUNCTIONS):
-            loop, is_conditional = 0, False
+            loop, branch = 0, 0
         if isinstance(node, _LOOPS):  # its head runs in each iteration
-            loop, is_conditional = node.lineno, False
+            loop, branch = node.lineno, 0
         if isinstance(node, ast.stmt):
             is_last = isinstance(node, ast.Return)
             first = Place("", node.lineno, "")
-            here = Statement(first, _head(node), loop, is_conditional, is_last)
+            here = Statement(first, _head(node), loop, branch, is_last)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _BRANCHES):
-            is_conditional = True
+            branch = node.lineno
         for child in ast.iter_child_nodes(node):
-            visit(child, loop, is_conditional)
+            visit(child, loop, branch)
 
     try:
-        visit(module, 0, False)
+        visit(module, 0, 0)
     except RecursionError:  # code that is nested too deeply
         return {}
     return found

@@ -1,7 +1,6 @@
 """Facts of the steady state that the rules of each call ask for: a run by its loops."""
 
 import collections
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,20 +43,20 @@ class Loop:
         """The function that has it."""
         return self.place.function.rpartition("<locals>.")[2]
 
-    @functools.cached_property
-    def main(self) -> CallsAt | None:
-        """The jitted calls that take longest of those in each iteration, if any are."""
-        always = [x for x in self.calls if not x.statement.is_conditional]
+    def main_beside(self, branch: int = 0) -> CallsAt | None:
+        """The jitted calls that take longest, of those in each run of a branch."""
+        always = [x for x in self.calls if x.statement.branch in (0, branch)]
         return max(always, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property
     def count(self) -> int:
         """How often it ran; 0 if that is not known."""
-        if self.main is None:
+        main = self.main_beside()
+        if main is None:
             return 0
         # A function may have several specializations.
-        main = self.main.name, self.main.statement.place
-        calls = (x for x in self.calls if (x.name, x.statement.place) == main)
+        own = main.name, main.statement.place
+        calls = (x for x in self.calls if (x.name, x.statement.place) == own)
         return sum(x.calls for x in calls)
 
     def seconds(self, kind: str) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
-from eqx_fastjit.insight._words import listed, show_bytes, show_seconds
+from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
+    Activity,
     DISPATCH,
     OPERATIONS,
     PYTHON,
@@ -31,7 +32,7 @@ from .outside_of_jit import program_key, seconds_as_one
 EAGER = Rule("eager-calls", "{into}", "{statement}")
 SHORT = Rule(
     "short-calls",
-    "jax.lax.scan over a hundred steps in one call",
+    "jax.lax.scan over the steps, in one call",
     "{function} takes {each}, of which the device computes little",
 )
 EQUINOX = Rule(
@@ -49,7 +50,7 @@ RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 # Seconds, of some 25 samples.
 _LEAST_SECONDS = 0.25
 # The share of what a row saves below which a statement is not told.
-_LITTLE = 0.03
+_LITTLE = 0.01
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that are asked for: it takes some to measure.
@@ -60,14 +61,16 @@ _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 
 def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
+    outside: list[Row] = []
     for loop in loops_of(case.run):
-        yield from _eager(loop, case)
-        yield from _transfers(loop, case)
+        outside += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
             yield from _short(loop, call, case)
+    yield from outside
     yield from _equinox(case)
     yield from _donate(case.run)
-    yield from _waits(case.run)
+    # What Python does no more, it cannot do while the device works.
+    yield from _waits(case.run, sum(x.saves for x in outside))
 
 
 def _least(case: Case) -> float:
@@ -91,23 +94,36 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     """Its operations outside of jit. Those that take long to compute take as long in
     jit, unless they copy an array to change a part of it.
     """
-    into = "filter_jit around them"
-    if loop.main is not None:
-        into = f"move into `{loop.main.name}`"
-
     parts: list[Part] = []
     transfers = {x.statement: x.seconds for x in loop.of(TRANSFERS)}
     for x in loop.of(OPERATIONS):
         # What it makes of numbers, say, is made within as well.
         saves = x.seconds - x.computing + transfers.get(x.statement, 0.0)
-        edit = into
+        edit = _into(loop, x.statement)
         if 2 * x.copying > x.seconds:
-            edit = f"{into} with donate, or NumPy"
-        facts = {"statement": x.statement.text, "into": edit}
+            edit = f"{edit} with donate, or NumPy"
+        facts = {"statement": _source(x), "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
 
     for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case):
         yield _with_compilations(row, loop, case)
+
+
+def _into(loop: Loop, statement: Statement) -> str:
+    """Where operations of a statement are to be moved."""
+    main = loop.main_beside(statement.branch)
+    if main is None:
+        return "filter_jit around them"
+    what = "what is beside the call " if main.statement == statement else ""
+    return f"move {what}into `{main.name}`"
+
+
+def _source(activity: Activity) -> str:
+    """A statement, and the line that has most, in what it calls."""
+    statement, most = activity.statement, activity.most
+    if most is None or statement_at(most).place[:2] == statement.place[:2]:
+        return statement.text
+    return f"{statement.text}, most at {show_place(most)}"
 
 
 def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
@@ -199,7 +215,7 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     timed, count = call.timed, call.calls
     seconds = call.seconds + loop.seconds(DISPATCH)
     reads = sum(x.reads for x in case.run.waits if x.decides)
-    decides = call.statement.is_conditional or 2 * reads > count
+    decides = call.statement.branch > 0 or 2 * reads > count
     is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
@@ -291,17 +307,21 @@ def _mode(given: Given) -> str:
 # --- waits ---
 
 
-def _waits(run: Run) -> Iterator[Row]:
+def _waits(run: Run, spared: float) -> Iterator[Row]:
     """What the program waits for without need, if it could save any seconds.
 
     A number that is read in each step may be read later. What is an index, a flag or a
     whole array may decide what comes next: then nothing is saved by not waiting.
+
+    `spared`: seconds of Python between the waits that other rows save.
     """
     if run.busy:  # of others' work, waits are not known
         return
 
-    waits, saves = run.waits, run.ahead
+    waits, saves = run.waits, run.ahead - spared
     found = [x for x in waits if x.count and not x.decides]
+    seconds = sum(x.seconds for x in found)
+    found = [x for x in found if x.seconds > _LITTLE * seconds]
     if not found or saves <= 0:
         return
 
@@ -320,7 +340,6 @@ def _waits(run: Run) -> Iterator[Row]:
         parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
     name = function.rpartition("<locals>.")[2]
-    seconds = sum(x.seconds for x in found)
     yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
 
 
