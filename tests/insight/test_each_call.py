@@ -65,7 +65,9 @@ def test_what_statements_of_a_loop_compile_is_in_their_row():
     (part,) = row.parts
     assert (row.function, part.rule, part.count) == ("program", "eager-calls", 7999)
     assert part.what.startswith("scaled = jax.tree.map")
-    assert part.edit == "move into `<lambda>`" and row.compilations >= 3
+    assert (
+        part.edit == "in one jitted function with `<lambda>`" and row.compilations >= 3
+    )
 
 
 def test_other_python_is_at_its_line():

@@ -26,6 +26,7 @@ from ._samples import Position, Stack
 from ._statements import (
     expression_of,
     is_users_code,
+    MOVING,
     place_of,
     Statement,
     statement_of,
@@ -47,7 +48,6 @@ _JITTING = (
     os.path.join(os.path.dirname(eqx.__file__), "_jit.py"),
 )
 _TRACING = (*_JITTING, _traced.__file__)
-_MOVING = ("asarray", "array", "device_put")
 # Methods of arrays by which Python reads a value. (The wait is known exactly.)
 _READING = {
     *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__array__"),
@@ -158,7 +158,7 @@ def kind_of(
     if files and files[0].startswith(_JAX) and inside[0].co_name in _READING:
         return PYTHON
     if any(x.startswith(_JAX) for x in files):
-        is_moved = files[0].startswith(_JAX) and inside[0].co_name in _MOVING
+        is_moved = files[0].startswith(_JAX) and inside[0].co_name in MOVING
         return TRANSFERS if is_moved else OPERATIONS
     return PYTHON if files or user is None else _kind_of_call(user, ours, others)
 

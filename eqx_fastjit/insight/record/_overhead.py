@@ -34,7 +34,8 @@ class Overhead(NamedTuple):
 
     # Until its results are ready.
     launch: float
-    # What it takes longer under Equinox's own `filter_jit`.
+    # What Python takes longer for it under Equinox's own `filter_jit`, on the CPU:
+    # other programs may take that away from the one or the other.
     equinox: float
 
 
@@ -52,7 +53,8 @@ def overhead_of(timed: Timed) -> Overhead | None:
     except Exception:  # of a user's class, which may take no scalars
         return None
     ours, theirs = zip(*rounds, strict=True)
-    return Overhead(statistics.median(ours), max(0.0, min(theirs) - min(ours)))
+    longer = min(x.cpu for x in theirs) - min(x.cpu for x in ours)
+    return Overhead(statistics.median(x.wall for x in ours), max(0.0, longer))
 
 
 def _as_array(x: Any) -> Any:
@@ -63,9 +65,16 @@ def _computes_little(given: Any, matrix: Any) -> Any:
     return given, matrix @ matrix
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+class _Seconds(NamedTuple):
+    wall: float
+    cpu: float  # of this thread
+
+
+def _seconds(call: Callable[[], Any]) -> _Seconds:
+    """The seconds of a call, in the mean."""
     jax.block_until_ready(call())  # compiles, in the first round
-    start = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.thread_time()
     for _ in range(_CALLS):
         jax.block_until_ready(call())
-    return (time.perf_counter() - start) / _CALLS
+    wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+    return _Seconds(wall / _CALLS, cpu / _CALLS)

@@ -27,6 +27,10 @@ class Statement(NamedTuple):
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
+    # Whether it makes arrays of JAX of the same variables in each iteration; and whether
+    # it has a comprehension.
+    moves_the_same: bool = False
+    has_loop: bool = False
 
     @property
     def around(self) -> Place:
@@ -92,8 +96,12 @@ def _location(position: Position) -> tuple[int | None, ...]:
     return next(itertools.islice(position.code.co_positions(), number, None))
 
 
+# What makes an array of NumPy into one of JAX.
+MOVING = ("asarray", "array", "device_put")
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _BRANCHES = (ast.If, ast.Try, ast.Match, ast.ExceptHandler)
 
 
@@ -102,15 +110,13 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
 
-    def visit(node: ast.AST, loop: int, branch: int) -> None:
+    def visit(node: ast.AST, loop: ast.stmt | None, branch: int) -> None:
         if isinstance(node, _FUNCTIONS):
-            loop, branch = 0, 0
+            loop, branch = None, 0
         if isinstance(node, _LOOPS):  # its head runs in each iteration
-            loop, branch = node.lineno, 0
+            loop, branch = node, 0
         if isinstance(node, ast.stmt):
-            is_last = isinstance(node, ast.Return)
-            first = Place("", node.lineno, "")
-            here = Statement(first, _head(node), loop, branch, is_last)
+            here = _statement(node, loop, branch)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _BRANCHES):
@@ -119,10 +125,41 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
             visit(child, loop, branch)
 
     try:
-        visit(module, 0, 0)
+        visit(module, None, 0)
     except RecursionError:  # code that is nested too deeply
         return {}
     return found
+
+
+def _statement(node: ast.stmt, loop: ast.stmt | None, branch: int) -> Statement:
+    """A statement in a loop, of a file and function to be named."""
+    return Statement(
+        Place("", node.lineno, ""),
+        _head(node),
+        0 if loop is None else loop.lineno,
+        branch,
+        is_last=isinstance(node, ast.Return),
+        moves_the_same=_moves_the_same(node, loop),
+        has_loop=any(isinstance(x, _COMPREHENSIONS) for x in ast.walk(node)),
+    )
+
+
+def _moves_the_same(node: ast.stmt, loop: ast.stmt | None) -> bool:
+    calls = [x for x in ast.walk(node) if isinstance(x, ast.Call)]
+    moved = [x for x in calls if ast.unparse(x.func).rpartition(".")[2] in MOVING]
+    names = {name for x in moved for y in x.args for name in _names(y, ast.Load)}
+    return bool(moved) and names.isdisjoint(_assigned_in(loop))
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    return {x.id for x in names if isinstance(x.ctx, context)}
+
+
+@functools.lru_cache(maxsize=64)
+def _assigned_in(loop: ast.stmt | None) -> set[str]:
+    """The variables that a loop assigns."""
+    return set() if loop is None else _names(loop, ast.Store)
 
 
 def _head(node: ast.stmt) -> str:

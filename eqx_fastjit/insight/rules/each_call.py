@@ -41,7 +41,7 @@ EQUINOX = Rule(
     "equinox.filter_jit would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
-TRANSFER = Rule("transfers", "before the loop, if it is the same", "{statement}")
+TRANSFER = Rule("transfers", "before the loop", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
 BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
@@ -116,10 +116,11 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
 def _into(loop: Loop, statement: Statement) -> str:
     """Where operations of a statement are to be moved."""
     main = loop.main_beside(statement.branch)
-    if main is None:
-        return "filter_jit around them"
-    what = "what is beside the call " if main.statement == statement else ""
-    return f"move {what}into `{main.name}`"
+    into = "filter_jit around them"
+    if main is not None:
+        into = f"in one jitted function with `{main.name}`"
+    # A loop in jit is unrolled.
+    return f"jax.vmap for its loop, {into}" if statement.has_loop else into
 
 
 def _source(activity: Activity) -> str:
@@ -171,11 +172,11 @@ def _compiled_in(loop: Loop, case: Case) -> dict[object, list[Event]]:
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
-    """Arrays of NumPy that each iteration makes into those of JAX, if that matters."""
+    """Arrays of NumPy that each iteration makes into those of JAX, all the same."""
     parts: list[Part] = []
     told = {x.statement for x in loop.of(OPERATIONS)}
     for x in loop.of(TRANSFERS):
-        if x.statement in told:
+        if x.statement in told or not x.statement.moves_the_same:
             continue
         facts = {"statement": x.statement.text}
         parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
