@@ -27,9 +27,9 @@ class Statement(NamedTuple):
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
-    # Whether it makes arrays of JAX of the same variables in each iteration; and whether
-    # it has a comprehension.
+    # Whether it makes arrays of JAX of the same variables in each iteration.
     moves_the_same: bool = False
+    # Whether it has a comprehension.
     has_loop: bool = False
 
     @property
