@@ -130,7 +130,7 @@ class Function:
         kwargs = arguments_of_jit(self.options, fun, args, named, len(arrays), abstract)
         paths = _paths(named, len(arrays), abstract)
         made.flat = FlatFunction(self, structure, paths, _callables.source_of(fun))
-        made.jitted = jax.jit(made.flat, **kwargs)
+        made.jitted = self.jit(made.flat, kwargs)
 
         # Where it is found.
         if made.static_numpy:
@@ -153,6 +153,10 @@ class Function:
         """Drop all specializations."""
         del self.last.cell_contents
         self.table.clear()
+
+    def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
+        """What a new specialization calls. (One in a file has something else.)"""
+        return jax.jit(flat, **kwargs)
 
     def complete_call(
         self,
