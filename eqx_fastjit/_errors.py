@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import contextvars
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -62,35 +61,20 @@ def name_static(
     error: BaseException, arguments: Callable[[], list[tuple[str, Any]]]
 ) -> None:
     """Note which static argument raised an error as it was compared, if one did."""
-    # To walk runs flatten functions of the user's, which may call the function again:
-    # of calls within calls, each would walk all those inside.
-    if isinstance(error, RecursionError) or _is_naming.get():
+    if isinstance(error, RecursionError):  # of calls that flatten functions make, say
         return
-
-    token = _is_naming.set(True)
-    try:
-        with contextlib.suppress(Exception):  # of a flatten function
-            _note_static(error, arguments())
-    finally:
-        _is_naming.reset(token)
-
-
-# Whether this thread, or task, is in there.
-_is_naming = contextvars.ContextVar("_is_naming", default=False)
-
-
-def _note_static(error: BaseException, arguments: list[tuple[str, Any]]) -> None:
-    for name, value in arguments:
-        for x in compared_by_equality(value):
-            try:
-                bool(x == x)
-            except type(error):
-                error.add_note(
-                    f"`{type(x).__qualname__}.__eq__` raised it, or what it returned "
-                    f"is no truth value, as the static argument `{name}` was compared "
-                    "with that of an earlier call."
-                )
-                return
+    with contextlib.suppress(Exception):  # of a flatten function, which is run again
+        for name, value in arguments():
+            for x in compared_by_equality(value):
+                try:
+                    bool(x == x)
+                except type(error):
+                    error.add_note(
+                        f"`{type(x).__qualname__}.__eq__` raised it, or what it "
+                        f"returned is no truth value, as the static argument `{name}` "
+                        "was compared with that of an earlier call."
+                    )
+                    return
 
 
 def _equinox_error(message: str) -> BaseException:

@@ -1,7 +1,8 @@
 """Trains an MLP by optax: a step under `filter_jit`, without faults.
 
 `eqx-fastjit doctor examples/train_mlp.py` finds nothing to fix: the optimiser is made
-once, all batches have one size, and the loss is read once per epoch.
+once, all batches have one size and are taken within the step, and the loss is read once
+per epoch.
 """
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from eqx_fastjit import filter_jit
 
@@ -35,11 +36,12 @@ optim = optax.adam(3e-3)
 
 @filter_jit(donate="all-except-first")
 def step(
-    batch: tuple[Float[Array, "batch 2"], Float[Array, " batch"]],
+    data: tuple[Float[Array, "n 2"], Float[Array, " n"], Int[Array, " batch"]],
     model: eqx.nn.MLP,
     state: optax.OptState,
 ) -> tuple[eqx.nn.MLP, optax.OptState, Float[Array, ""]]:
-    value, grads = eqx.filter_value_and_grad(loss)(model, *batch)
+    x, y, rows = data
+    value, grads = eqx.filter_value_and_grad(loss)(model, x[rows], y[rows])
     updates, state = optim.update(grads, state)
     return eqx.apply_updates(model, updates), state, value
 
@@ -50,9 +52,8 @@ def main(epochs: int = 10) -> None:
     state = optim.init(eqx.filter(model, eqx.is_array))
     for epoch in range(epochs):
         order = jr.permutation(jr.key(epoch), len(x))
-        for start in range(0, len(x) - BATCH + 1, BATCH):
-            rows = order[start : start + BATCH]
-            model, state, value = step((x[rows], y[rows]), model, state)
+        for rows in order.reshape(-1, BATCH):
+            model, state, value = step((x, y, rows), model, state)
         print(f"epoch {epoch}: loss {value:.4f}")
 
 

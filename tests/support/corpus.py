@@ -70,6 +70,7 @@ def defaults_of_their_own(jit, traced):
     yield f(X(1), 1, sentinel, [2], 4)
     yield f(X(1), c=[2], e=(2, "s"))
     yield f(X(1), 3, sentinel, listed)
+
     # It refuses keyword arguments, although its signature has one.
     g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
     yield g(X(2))
@@ -256,6 +257,7 @@ def methods_of_plain_classes(jit, traced):
     yield c.f(X(2))
     yield C().f(X(2))
 
+    # One with an `__eq__` and a hash.
     @dataclasses.dataclass(frozen=True)
     class D:
         n: int
@@ -280,6 +282,7 @@ def bound_method_is_a_pytree(jit, traced):
             traced()
             return self.w * x
 
+    # Its leaves are those of the instance, and can be replaced.
     m = M(X(2))
     yield [x for x in jtu.tree_leaves(m.f) if eqx.is_array(x)]
     yield jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, m.f)(X(2))
@@ -292,6 +295,7 @@ def bound_method_is_a_pytree(jit, traced):
 
     yield call(m.f, X(2))
     yield call(M(X(2) + 1).f, X(2))
+
     arrays, rest = eqx.partition(m.f, eqx.is_array)
     yield eqx.combine(arrays, rest)(X(2))
     yield jax.grad(lambda f: jnp.sum(f(X(2))))(eqx.filter(m.f, eqx.is_array)).args[0].w
@@ -328,9 +332,11 @@ def typed_keys(jit, traced):
 
     _, key, rest = f(jr.key(0), X(2))
     yield f(jr.key(0), X(2))
+
     for _ in range(20):
         out, key, rest = f(key, X(2))
     yield out, key, rest
+
     yield f(jr.key(0, impl="rbg"), X(2))[0].shape
     yield f(jr.key(0), X(2))
 
@@ -375,10 +381,13 @@ def structure_changes(jit, traced):
         traced()
         return jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, m)
 
+    # What is returned is passed again.
     m = mlp()
     for _ in range(20):
         m = f(m)
     yield m
+
+    # Other structures, shapes and kinds of leaves.
     yield f(eqx.tree_at(lambda m: m.layers[0].bias, m, None))
     yield f(eqx.tree_at(lambda m: m.activation, m, jnp.tanh))
     yield f(eqx.tree_at(lambda m: m.layers, m, list(m.layers)))
@@ -421,6 +430,7 @@ def nodes_that_unflatten_makes_otherwise(jit, traced):
         sgd, layer = nodes
         return x - sgd.rate * sgd.width, layer.act(layer.x)
 
+    # What was traced for other values is called again with each of these.
     sgd, layer = Sgd(0.5), Layer(X(2), jnp.sin)
     for rate in (0.25, 0.5, jnp.asarray(0.75, jnp.float32)):
         for width in (2, 8):
@@ -498,6 +508,7 @@ def irregular_modules(jit, traced):
         for _ in range(20):
             out = f(m)
         yield out.w, hasattr(out, "n"), getattr(out, "n", None)
+
     wrapper = eqx.module_update_wrapper(W(mlp()))
     yield jit(lambda m, x: (traced(), m(x))[1])(wrapper, X(4))
     yield f(eqx.filter_vmap(jnp.sin))(X(2))

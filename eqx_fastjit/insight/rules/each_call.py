@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax
@@ -62,12 +62,16 @@ _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
     outside: list[Row] = []
+    in_a_scan: set[object] = set()
     for loop in loops_of(case.run):
         outside += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
-            yield from _short(loop, call, case)
+            for row in _short(loop, call, case):
+                in_a_scan.add(call.timed.function.key())
+                yield row
+
     yield from outside
-    yield from _equinox(case)
+    yield from _equinox(case, in_a_scan)
     yield from _donate(case.run)
     # What Python does no more, it cannot do while the device works.
     yield from _waits(case.run, sum(x.saves for x in outside))
@@ -238,14 +242,14 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
     return any(run.look(e).convolves for e in run.events if e.function.key() == key)
 
 
-def _equinox(case: Case) -> Iterator[Row]:
+def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     """What Equinox's own `filter_jit` would take longer, which the program calls.
 
-    One import is the edit for all functions.
+    One import is the edit for all functions, but for those that a scan would call.
     """
     functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
-        if timed.is_of_equinox:
+        if timed.is_of_equinox and timed.function.key() not in without:
             functions[timed.function.key()].append(timed)
 
     found: list[tuple[Timed, int, float]] = []
