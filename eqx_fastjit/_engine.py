@@ -7,7 +7,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TYPE_CHECKING
 
 import equinox as eqx
@@ -159,27 +159,11 @@ class Callee(Protocol):
     # So many arguments by position are the values of a call: there C need not bind.
     n_positional: int
 
-    def specialize(self, values: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
-        """A new specialization for a call that has none, and the arrays of the call."""
-        ...
-
-    def complete_call(
-        self,
-        specialization: Any,
-        plan: Any,
-        values: tuple[Any, ...],
-        arrays: Sequence[Any],
-        results: Sequence[Any],
-        is_new: bool,
-        reads_numpy: bool,
-    ) -> None:
-        """A call has returned, of which C does not do all."""
-
-    def error_of_call(
-        self, specialization: Any, error: BaseException, values: tuple[Any, ...]
-    ) -> BaseException:
-        """A call has raised. Returns what is raised in place of that."""
-        ...
+    # As those of `Function`: for a call without a specialization; after one of which C
+    # does not do all; and for what is raised in place of an exception.
+    specialize: Callable[..., Any]
+    complete_call: Callable[..., None]
+    error_of_call: Callable[..., BaseException]
 
 
 def connect(

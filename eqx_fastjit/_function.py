@@ -158,6 +158,10 @@ class Function:
         del self.last.cell_contents
         self.table.clear()
 
+    def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
+        """What a new specialization calls. (One in a file has something else.)"""
+        return jax.jit(flat, **kwargs)
+
     def complete_call(
         self,
         specialization: Any,

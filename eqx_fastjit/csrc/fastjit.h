@@ -152,6 +152,7 @@ typedef struct {
 } KeyOrder;
 
 #define N_ORDERS 128
+#define N_TRIED 4
 #define MOST_KEPT (1 << 16) /* entries of a free walk's buffers */
 
 struct Specialization;

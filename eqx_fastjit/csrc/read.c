@@ -613,8 +613,17 @@ static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
     Py_DECREF(value);
     Py_DECREF(first);
 
-    KeyOrder *order = &w->orders[((size_t)(uintptr_t)first / 16 + n) % N_ORDERS];
-    PyObject *values = sorted_values(x, order);
+    /* Others with that first key, or that address, have the places after it. */
+    size_t place = (size_t)(uintptr_t)first / 16 + n;
+    KeyOrder *order = NULL;
+    PyObject *values = NULL;
+    for (size_t i = place; i < place + N_TRIED; i++) {
+        order = &w->orders[i % N_ORDERS];
+        if (order->keys == NULL) break;
+        values = sorted_values(x, order);
+        if (values != NULL || PyErr_Occurred()) break;
+    }
+
     if (values == NULL && !PyErr_Occurred()) {
         int is_known = sort_keys(x, order); /* which runs Python, that may change `x` */
         if (is_known == 0) return push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, 0);
