@@ -76,8 +76,9 @@ def is_users(file: str) -> bool:
 
 
 def is_written_by_user(code: types.CodeType) -> bool:
-    """Whether code is in a file of the user's, and not of a method of a dataclass."""
-    is_generated = code.co_qualname.startswith("__create_fn__")
+    """Whether code is in a file of the user's, and not made by a dataclass or tuple."""
+    is_of_tuple = code.co_varnames[:1] == ("_cls",)  # a `collections.namedtuple`
+    is_generated = is_of_tuple or code.co_qualname.startswith("__create_fn__")
     return is_users(code.co_filename) and not is_generated
 
 

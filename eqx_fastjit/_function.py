@@ -143,10 +143,6 @@ class Function:
             self.table[made] = made
         return made, arrays
 
-    def jit(self, flat: Any, kwargs: Any) -> Any:
-        """What a specialization calls. (Of a file, that may be native code.)"""
-        return jax.jit(flat, **kwargs)
-
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
         del self.last.cell_contents

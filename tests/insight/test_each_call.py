@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 
 from eqx_fastjit import filter_jit, insight
 from tests.support.commands import command
+from tests.support.device import late
 
 
 def shares(report):
@@ -277,3 +279,18 @@ def test_what_the_import_saves_is_one_row(tmp_path):
     assert {*row["function"].split(", ")} == {"first", "second"}
     assert (part["count"], row["cost"]) == (2 * 9999, "19,998 calls")
     assert part["edit"] == "from eqx_fastjit import filter_jit" and row["saves"] > 0
+
+
+def test_a_function_of_jax_jit_that_returns_a_named_tuple():
+    """Python is in generated code when it has computed."""
+    step = jax.jit(lambda x: Pair(late(x, 2), x))
+    step(jnp.ones(()))
+    with insight.doctor() as report:
+        for _ in range(300):
+            step(jnp.ones(()))
+    assert "python" not in shares(report)[:1]
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: jax.Array

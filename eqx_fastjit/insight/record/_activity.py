@@ -160,7 +160,10 @@ def kind_of(
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in MOVING
         return TRANSFERS if is_moved else OPERATIONS
-    return PYTHON if files or user is None else _kind_of_call(user, ours, others)
+    # A function of `jax.jit` that returns a named tuple makes it by generated code.
+    if user is None or files not in ([], ["<string>"]):
+        return PYTHON
+    return _kind_of_call(user, ours, others)
 
 
 def _kind_of_call(
