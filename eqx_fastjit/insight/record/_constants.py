@@ -16,6 +16,7 @@ from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
 
 from ._equations import CONTROL_FLOW, Equation, Scope, UNKNOWN
+from ._private import n_constants
 from ._reads import reads_of
 
 
@@ -133,7 +134,7 @@ def _given(loop: Equation, operands: list[Any]) -> list[list[Any]]:
     if loop.name == "cond":
         return [operands[1:]] * len(loop.inner)
     if loop.name == "scan":
-        return [operands[: params["num_consts"]]]
+        return [operands[: n_constants(params)]]
 
     # Of `while`: the body, then the condition, whose operands come first.
     n = params["cond_nconsts"]

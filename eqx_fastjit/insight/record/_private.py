@@ -25,6 +25,17 @@ def raw_frames(equation: Any) -> list[tuple[Any, int]]:
         return []
 
 
+def n_constants(params: dict[str, Any]) -> int:
+    """How many operands of a `scan` are the same in each step, which come first."""
+    if "num_consts" in params:
+        return params["num_consts"]
+    try:  # since JAX 0.12
+        constants, *_ = params["ft_in"].unpack()
+        return len(constants)
+    except (AttributeError, KeyError, TypeError):
+        return 0
+
+
 def hook_waits(
     wrap: Callable[[Callable[..., Any], str], Any], until: contextlib.ExitStack
 ) -> list[str]:
