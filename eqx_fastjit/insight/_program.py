@@ -41,10 +41,12 @@ class ProgramProfile:
 
         texts = [tree_text(self._session([sampler.seconds(), sampler.set_aside()]))]
         if uses_jax:
-            from .show._text import time_of
+            from .record._time import times_of
+            from .show._text import time_text
 
-            report = self._watch.report("", 0)
-            sentences = [_outside_of_jit(report.run.activities), time_of(report)]
+            run = self._watch.run("", 0)
+            went = time_text(times_of(run), run.seconds)
+            sentences = [_outside_of_jit(run.activities), went]
             texts += ["\n".join(wrapped(x)) for x in sentences if x]
         return "\n\n".join(texts)
 

@@ -71,9 +71,14 @@ class Watch:
         self, program: str, exit_code: int | None, least: float | None = None
     ) -> Any:
         """The report on the program: up to now, if it is not over."""
+        from .show._report import make_report
+
+        return make_report(self.run(program, exit_code), least)
+
+    def run(self, program: str, exit_code: int | None) -> Any:
+        """What is known of the program; no rule is asked."""
         from .record._activity import activities
         from .record._file import cache_directory, Run
-        from .show._report import make_report
 
         if not self._calls:  # a report on nothing needs JAX all the same
             self.jax_imported()
@@ -84,7 +89,7 @@ class Watch:
         notes = [*self.notes, *self._calls.notes]
         if why_not := self.sampler.why_not:
             notes.append(f"Where else Python was is not known: {why_not}.")
-        run = Run(
+        return Run(
             program,
             self.started,
             self.seconds or time.time() - self.started,
@@ -106,7 +111,6 @@ class Watch:
             cpu_seconds=time.process_time() - self._cpu,
             notes=notes,
         )
-        return make_report(run, least)
 
     def _on_event(self, event: Any) -> None:
         from .record._events import jaxpr_of

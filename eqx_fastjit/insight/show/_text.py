@@ -146,7 +146,7 @@ def blocks(
         yield "dim", [f"{plural(len(rest), 'more row')} ({saved}): --verbose"]
 
     yield "", [""]
-    yield "", wrapped(time_of(report), columns=columns)
+    yield "", wrapped(time_text(report.time, run.seconds), columns=columns)
     if prices and not verbose:
         seconds = show_seconds(sum(x.wanted for x in prices))
         names = listed((x.function for x in prices), 3)
@@ -164,20 +164,20 @@ def blocks(
             yield "", as_text(lines, columns, verbose)
 
 
-def time_of(report: Report) -> str:
-    """Where the time went, but for what is less than half a percent."""
+def time_text(times: Iterable[Time], seconds: float) -> str:
+    """Where the time of a run went, but for what is less than half a percent."""
     parts = [
-        f"{x.label} {show_seconds(x.seconds)} ({_share(report, x)})"
-        for x in report.time
-        if x.seconds > 0.005 * report.run.seconds
+        f"{x.label} {show_seconds(x.seconds)} ({_share(x, seconds)})"
+        for x in times
+        if x.seconds > 0.005 * seconds
     ]
     return f"{', '.join(parts)}." if parts else ""
 
 
-def _share(report: Report, time: Time) -> str:
+def _share(time: Time, seconds: float) -> str:
     """A part of the run, and the line that has most of it, if that is known."""
     line = f", most at {show_place(time.line)}" if time.line else ""
-    return f"{time.seconds / report.run.seconds:.0%}{line}"
+    return f"{time.seconds / seconds:.0%}{line}"
 
 
 def _legend(report: Report) -> str:
