@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
-from ._private import instance_dict
+from ._private import INSTANCE_DICT, instance_dict
 from ._statics import is_array, reader_of
 
 
@@ -76,7 +76,8 @@ def _step_of_module(cls: Any, fields: dict[str, Any], steps: dict[str, Step]) ->
     # An activation function, or `None`, is there already.
     changing = {name: x for name, x in steps.items() if x.name != "constant"}
     fields |= dict.fromkeys(changing)
-    return Step("module", (cls, fields, tuple(changing)), tuple(changing.values()))
+    data = cls, fields, tuple(changing), INSTANCE_DICT
+    return Step("module", data, tuple(changing.values()))
 
 
 def _is_plain_namedtuple(x: Any) -> bool:

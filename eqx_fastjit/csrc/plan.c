@@ -15,7 +15,7 @@ struct Step {
     PyObject *data; /* owned */
     /* Of a Module, borrowed from `data`. */
     PyTypeObject *type;
-    PyObject *fields, *names;
+    PyObject *fields, *names, *descriptor;
 
     Py_ssize_t n;
     Step *parts;
@@ -71,12 +71,15 @@ static PyObject *build_dict(const Step *step, PyObject *const **arrays) {
 }
 
 /* A Module as Equinox builds it: `object.__new__` and a dictionary, copied so that all
-instances share their keys. */
+instances share their keys. It is set by the descriptor behind `module.__dict__`:
+`PyObject_GenericSetDict` leaves an instance of CPython 3.13.0 without attributes. */
 static PyObject *build_module(const Step *step, PyObject *const **arrays) {
     PyObject *fields = with_items(PyDict_Copy(step->fields), step->names, step, arrays);
     if (fields == NULL) return NULL;
     PyObject *module = step->type->tp_alloc(step->type, 0);
-    if (module != NULL && PyObject_GenericSetDict(module, fields, NULL) < 0) Py_CLEAR(module);
+    if (module != NULL &&
+        Py_TYPE(step->descriptor)->tp_descr_set(step->descriptor, module, fields) < 0)
+        Py_CLEAR(module);
     Py_DECREF(fields);
     return module;
 }
@@ -126,8 +129,9 @@ static void step_clear(Step *step) {
 
 /* What `build_module` needs. */
 static int step_set_module(Step *step) {
-    int is_read = PyArg_ParseTuple(step->data, "O!O!O!", &PyType_Type, &step->type, &PyDict_Type,
-                                   &step->fields, &PyTuple_Type, &step->names);
+    int is_read = PyArg_ParseTuple(step->data, "O!O!O!O!", &PyType_Type, &step->type,
+                                   &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
+                                   &PyGetSetDescr_Type, &step->descriptor);
     return is_read ? 0 : -1;
 }
 
