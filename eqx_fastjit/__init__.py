@@ -53,15 +53,18 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     try:
-        # First, as `engine` must not be another than that of `filter_jit`.
+        # First, whichever name it is: where `_jit` does not work, all names, also
+        # `engine`, are those that stand in.
         importlib.import_module("._jit", __name__)
         value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     except Exception as e:
         fallback = importlib.import_module("._fallback", __name__)
-        names_own = isinstance(e, ImportError) and (e.name or "").startswith(__name__)
-        if names_own or isinstance(e, fallback.Misconfigured):
-            raise  # no fault of other versions
-        # An `AttributeError` would be hidden by `from eqx_fastjit import ...`.
+        # A file of ours that is missing, or a wrong setting, is an error.
+        is_ours = isinstance(e, ImportError) and (e.name or "").startswith(__name__)
+        if is_ours or isinstance(e, fallback.Misconfigured):
+            raise
+        # Otherwise the versions of JAX and Equinox do not fit: Equinox's own stands in,
+        # with a warning; of a name that it does not have, this raises an `ImportError`.
         return globals().setdefault(name, fallback.stand_in(name, e))
 
     is_first = globals().keys().isdisjoint(_HOMES)

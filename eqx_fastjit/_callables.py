@@ -9,7 +9,6 @@ by position, one for each parameter of a plain function, are these values alread
 
 import functools
 import inspect
-import itertools
 import types
 import weakref
 from collections.abc import Callable
@@ -27,14 +26,14 @@ from ._statics import has_only_identity, is_array
 class Description(NamedTuple):
     """What wrapping needs to know about a callable."""
 
-    # Whether it is not a pytree, is only equal to itself, and has weak references.
+    # Whether it is no pytree, is only equal to itself, and can be referred to weakly.
     plain: bool
     # Its name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
     # Where the Python function behind it was defined.
     place: Place | None
     signature: Signature
-    # All this. Defaults by the contract, to which 1 and 1.0 are not the same.
+    # All this, to compare: defaults as the statics of calls are, so that 1 is not 1.0.
     key: tuple[Any, ...]
 
 
@@ -43,6 +42,7 @@ def describe(fun: Any) -> Description:
     # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
     is_function = type(fun) is types.FunctionType
     call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
+    # Whether the signature is that of the Python function which is called.
     is_own = type(call) is types.FunctionType and not _wraps(fun) and not _wraps(call)
     signature = signature_of(fun, is_own=is_own)
     place, names = place_of(fun), _names_of(fun)
@@ -50,15 +50,17 @@ def describe(fun: Any) -> Description:
 
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
-    defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
-    key = plain, names, place, tuple(signature.parameters), kinds, defaults
+    # The signature of a call with the defaults; there are no arrays among them.
+    of_defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
+    key = plain, names, place, tuple(signature.parameters), kinds, of_defaults
     return Description(plain, names, place, signature, key)
 
 
 def _names_of(fun: Any) -> tuple[str, str]:
     """Its name and qualified name."""
     behind = innermost(fun)
-    # A Module that Equinox has built again may have something else as its `__name__`.
+    # A Module that wraps a function has its `__name__` in a field: once JAX has rebuilt
+    # it from other leaves, anything may be there.
     has_name = isinstance(getattr(behind, "__name__", None), str)
     named = behind if has_name else type(behind)
     qualname = getattr(named, "__qualname__", None)
@@ -74,7 +76,8 @@ def copied_attributes(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
     # (Python 3.14 has `__annotate__` in place of the last one.)
     names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
-    # (What a Module lacks may be something else than these.)
+    # An attribute that is absent, or that JAX has put something else into as above, is
+    # left out.
     found = [(name, getattr(fun, name, ...)) for name in names]
     return {name: x for name, x in found if isinstance(x, str | dict | None)}
 
@@ -117,8 +120,9 @@ def column_of(fun: Any) -> int | None:
     source = source_of(fun)
     if source is None:
         return None
-    positions = itertools.islice(source.__code__.co_positions(), 1, 2)
-    return next((column for *_, column, _ in positions), None)
+    # What comes before the body, such as `RESUME`, has no text: it ends at 0.
+    positions = source.__code__.co_positions()
+    return next((column for *_, column, end in positions if end), None)
 
 
 # --- binding --------------------------------------------------------------------------
@@ -141,13 +145,13 @@ def binder_of(
 ) -> Callable[[Any], Callable[..., tuple[Any, ...]]]:
     """How to bind calls of this signature: one value per parameter.
 
-    And the callable itself among them, at `fun_index`, unless that is -1. What it
-    returns makes of a callable a function of the arguments of a call, that returns its
-    values, and whose errors are Python's own.
+    **Returns:** a function `bound_to`. `bound_to(fun)(*args, **kwargs)` is the tuple of
+    the values, or raises the `TypeError` that a call of `fun` would. `fun` itself is at
+    `fun_index` of the tuple, unless that is -1.
     """
     parameters = list(signature.parameters.values())
     code = _binding_code(tuple([p.kind for p in parameters]), fun_index)
-    # Any name will do, as only Python's binding looks at them.
+    # Any name will do, also `fun`: the code has indices, and only binding has names.
     names = [parameters[int(name[1:])].name for name in code.co_varnames]
     code = code.replace(co_varnames=tuple(names))
 
@@ -175,7 +179,9 @@ def _binding_code(kinds: tuple[Any, ...], fun_index: int) -> types.CodeType:
         values.insert(fun_index, "fun")
     items = "".join([f"{x}, " for x in values])
     source = f"lambda fun: lambda {str(signature)[1:-1]}: ({items})"
-    return eval(compile(source, __file__, "eval"))(None).__code__
+    # As of this file, whose frames are left out of tracebacks.
+    outer = eval(compile(source, __file__, "eval"))
+    return outer(None).__code__
 
 
 def to_call(
@@ -186,8 +192,8 @@ def to_call(
     omitted = False
     for p, value in zip(signature.parameters.values(), values, strict=True):
         omitted = omitted or value is OMITTED
-        # What comes after that is passed by keyword. If it has none, it was not given
-        # either, and its default is the function's affair.
+        # What comes after an omitted one is passed by keyword. One that only goes by
+        # position cannot have been given then.
         without_keyword = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
         if value is not OMITTED and not (omitted and without_keyword):
             given[p.name] = value
@@ -199,7 +205,8 @@ def to_call(
 def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
     """The parameters of a callable, with what to pass for those that are omitted.
 
-    `is_own` says that its signature is its own.
+    `is_own`: whether the signature, and so its defaults, is that of the Python function
+    that is called, rather than shown for another one (`__wrapped__`).
     """
     try:
         found = inspect.signature(fun)
@@ -243,8 +250,8 @@ _NAME = "__eqx_fastjit__"
 class _Created(dict[Any, Any]):
     """What was created for one function, by options; in the function's own `__dict__`.
 
-    So a function is freed that its own compiled programs refer to: both are only
-    referred to by each other.
+    What is compiled may refer to the function. As the function alone keeps it, that is
+    a cycle, which Python frees; from a global it would keep the function alive.
     """
 
     __slots__ = ("owner",)
@@ -258,7 +265,8 @@ class _Created(dict[Any, Any]):
 
 
 # From any other callable that is only equal to itself, or the class of one that is
-# not, to what was created for it. JAX keeps such classes alive, too.
+# not, to what was created for it. (What is created has the description of the callable
+# as a key, so those of one class are told apart. JAX keeps such classes alive, too.)
 _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
     weakref.WeakKeyDictionary()
 )

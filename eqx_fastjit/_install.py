@@ -18,22 +18,22 @@ equinox_filter_jit = eqx.filter_jit
 
 @functools.wraps(filter_jit)
 def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
-    # Programs may rely on blocking: a loop that refills the buffer of a batch has wrong
-    # results without it.
-    if not fun:
+    # As `filter_jit`, but by default it blocks, as Equinox's does: a loop that refills
+    # the buffer of a batch has wrong results otherwise.
+    if not fun and "fun" not in options:  # a decorator with options
         return functools.partial(_blocking, asynchronous=asynchronous, **options)
     wrapped = filter_jit(*fun, asynchronous=asynchronous, **options)
-    _of_equinox.add(wrapped._function)  # pyright: ignore
+    _blocking_functions.add(wrapped._function)  # pyright: ignore
     return wrapped
 
 
-# What programs have wrapped by Equinox's name.
-_of_equinox: weakref.WeakSet[Any] = weakref.WeakSet()
+# What it has made, for the doctor: such programs may import `filter_jit` from here.
+_blocking_functions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_of_equinox(function: Any) -> bool:
-    """Whether a `Function` was made by `equinox.filter_jit`, which was replaced."""
-    return function in _of_equinox
+    """Whether a `Function` was made by Equinox's name, which `install()` replaced."""
+    return function in _blocking_functions
 
 
 # What Equinox's modules have as `filter_jit`: their own, `filter_jit` or `_blocking`.
@@ -49,7 +49,7 @@ def _replace_with(choice: Any) -> None:
         if package != "equinox":
             continue
         if getattr(module, "filter_jit", None) is _installed:
-            module.__dict__["filter_jit"] = choice
+            module.filter_jit = choice  # pyright: ignore
     _installed = choice
 
 

@@ -28,9 +28,9 @@ class Specialization:
     def __init__(self, walk: Walk):
         self._trail = tuple(walk.trail)
         self._hash = hash(self._trail)
+        self.static_numpy = walk.static_numpy
         # The statics that it is made with and that can be changed, and as they are now.
         self._witnesses = walk.mutables
-        self.static_numpy = walk.static_numpy
         self._then = Walk(walk.mutables, as_static=True).trail
 
     def __eq__(self, other: object) -> bool:
@@ -41,7 +41,10 @@ class Specialization:
         return self._hash
 
     def is_stale(self) -> bool:
-        """Whether statics are not as they were, or cannot be read any more."""
+        """Whether its statics are not as they were, or cannot be read any more.
+
+        Those of a call may be others, which are equal; but tracing reads its own.
+        """
         try:
             return Walk(self._witnesses, as_static=True).trail != self._then
         except Exception:
@@ -49,7 +52,10 @@ class Specialization:
 
 
 def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]:
-    """The signature of bound values, as a specialization; and their arrays."""
+    """The signature of bound values, as a specialization; and their arrays.
+
+    `abstract`: whether a `jax.ShapeDtypeStruct` stands for an array.
+    """
     walk = Walk(values, abstract=abstract)
     return Specialization(walk), tuple(walk.arrays)
 
@@ -61,7 +67,9 @@ class Plan:
     """How to build the result of one trace."""
 
     def __init__(self, root: Any, structure: Any):
+        del root  # the steps by which C builds it
         self.structure = structure
+        # What has to be done after a call, in bits (`_blocking.py`): nothing yet.
         self.blocks = 0
 
     def build(self, arrays: Sequence[Any]) -> Any:
@@ -95,12 +103,13 @@ _observer: Observer | None = None
 
 
 def set_observer(observer: Observer | None) -> None:
-    """Have every call made by an observer, or by nobody."""
+    """Have an observer make every call from now on; with `None`, none does."""
     global _observer
     _observer = observer
 
 
-_calls: list[Any] = []  # those under way, in all threads
+# A `None` for each call under way, in all threads: a list is safe under threads.
+_calls: list[None] = []
 
 
 def is_calling() -> bool:
@@ -109,12 +118,15 @@ def is_calling() -> bool:
 
 
 def mark_new() -> None:
-    """Something is traced or compiled for its call, which `complete_call` is told."""
+    """Something is traced or compiled for the call of this thread.
+
+    `complete_call` is told of it.
+    """
     _here.is_new = True
 
 
 def same_handle(handle: Any, _: Any) -> Any:
-    """Unflatten a `Handle`."""
+    """JAX's unflatten of a `_result.Handle`, whose aux data is the handle itself."""
     return handle
 
 
@@ -127,12 +139,12 @@ def _own(arrays: Sequence[Any], numpy_bytes: int) -> tuple[Sequence[Any], bool]:
     """The arrays of a call, of which those of NumPy are copied, or transferred.
 
     And whether any is still the user's. JAX does not always copy an array of NumPy, and
-    the caller may write to it before the device is done. So it is copied, if all of
-    them are small; else it is transferred, or the call blocks.
+    the caller may write to it before the device is done. So they are copied, if they
+    are small together; else they are transferred; if that cannot be, the call blocks.
     """
     if numpy_bytes > COPIED_BYTES:
         put = transferred(arrays)
-        return put or arrays, put is None
+        return (arrays, True) if put is None else (put, False)
     return [x.copy() if isinstance(x, np.ndarray) else x for x in arrays], False
 
 
@@ -142,7 +154,15 @@ class Callable:
     __slots__ = ("_parts",)
 
     def _connect(self, callee: Any, bind: Any, target: Any, *_: Any) -> None:
-        """What `_engine.connect` says. C is told more, which it would look up often."""
+        """Set it up (`_engine.connect`). C is told more, which it would look up often.
+
+        **Arguments:**
+
+        - `callee`: has the table of specializations, makes one on a cache miss,
+            completes calls, and words errors.
+        - `bind`: from the arguments of a call to its values.
+        - `target`: called in place of a specialization's `jitted`, unless it is `None`.
+        """
         object.__setattr__(self, "_parts", (callee, bind, target))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -162,6 +182,7 @@ class Callable:
             signature, arrays = read(values, False)
             specialization = callee.table.get(signature)
             if specialization is None or specialization.is_stale():
+                # It reads the values again, which another thread may have changed.
                 specialization, arrays = callee.specialize(values)
             set_active(specialization)
 
@@ -175,6 +196,7 @@ class Callable:
                 told = tuple(arrays), numpy_bytes, began
                 returned = observer.call(target, specialization, values, *told)
 
+            # The handle is that of the trace, which knows how to build its result.
             *results, handle = flat_output(returned)
             plan, is_new = handle(), _here.is_new
             callee.complete_call(
@@ -182,6 +204,7 @@ class Callable:
             )
             return plan.build(results)
         except BaseException as e:
+            # It sets its own cause, and may be `e` itself.
             raise callee.error_of_call(specialization, e, values)  # noqa: B904
         finally:
             _calls.pop()

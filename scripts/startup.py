@@ -6,8 +6,8 @@
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
 and `compiled`, the forms of an exported file, the first with a warm cache too. The
-clock runs from the arguments to the result, and so excludes imports. `calls` are later
-calls of the compiled form over those of `filter_jit`, in one process. Functions are
+clock runs from the arguments to the result, and so excludes imports. `calls` is the
+time of a later call of the compiled form, over that of our `filter_jit`. Functions are
 compiled for `EQX_ON_ERROR=nan`, since checks cannot be exported. This takes 10 minutes
 on two cores; run nothing else meanwhile. The second command is a quick look.
 """
@@ -42,8 +42,9 @@ def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
         jitted = eqx_fastjit.filter_jit(fun)
 
         def record(*args: Any) -> Any:
+            """In place of a call, which is not wanted here."""
             calls.append((jitted, args))
-            return args  # a loop carries on what is returned
+            return args  # a loop of the case's goes on with what is returned
 
         return record
 
@@ -69,6 +70,7 @@ def _first_result(name: str, path: str, way: str) -> float:
 
     function, args = _function_of(name)
     jax.block_until_ready(eqx.filter(args, eqx.is_array))
+    # From now on: what is compiled to make the arguments is not cached.
     if way in ("cached", "portable"):
         jax.config.update("jax_compilation_cache_dir", f"{path}-cache")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -84,18 +86,19 @@ def _first_result(name: str, path: str, way: str) -> float:
 def _later_calls(name: str, path: str) -> list[float]:
     """Time of a call of the loaded function over one of `filter_jit`, in each round."""
     import eqx_fastjit
+    from benchmarks import timing
     from benchmarks.case import Case
-    from benchmarks.timing import measure
 
     function, args = _function_of(name)
     loaded = eqx_fastjit.load(path, example=args, trusted=True)
+    # Each makes the call that is timed.
     makers = {
         "loaded": lambda: lambda: loaded(*args),
         "jitted": lambda: lambda: function(*args),
     }
-    case = Case(name, "", "", lambda: makers, tuple(makers))
+    case = Case(name, group="", title="", makers=lambda: makers, contenders=(*makers,))
 
-    times = measure(case, _CALL_ROUNDS)["blocked"]
+    times = timing.measure(case, _CALL_ROUNDS)["blocked"]
     return [a / b for a, b in zip(times["loaded"], times["jitted"], strict=True)]
 
 
@@ -103,7 +106,8 @@ def _later_calls(name: str, path: str) -> list[float]:
 
 
 def _in_a_process(function: Any, *args: str) -> Any:
-    """What a function returns in a fresh process, which has yet to import Equinox."""
+    """What a function returns in a fresh process."""
+    # Equinox reads it when it is imported, which is in the fresh process.
     os.environ["EQX_ON_ERROR"] = "nan"
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args).result()
@@ -126,21 +130,21 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table of a results file: each way to start, over a start from scratch."""
+    """The table of a results file: each way to start, over a start anew."""
     from benchmarks.pages import made_by
     from benchmarks.table import markdown_table
 
     figures: dict[str, list[float]] = {}
     for entry in results["programs"]:
-        scratch, *others = map(statistics.median, entry["seconds"].values())
-        over_scratch = [seconds / scratch for seconds in others]
+        anew, *others = [statistics.median(entry["seconds"][way]) for way in WAYS]
+        over_anew = [seconds / anew for seconds in others]
         calls = statistics.median(entry["calls"])
-        figures[f"`{entry['name']}`"] = [scratch, *over_scratch, calls]
+        figures[f"`{entry['name']}`"] = [anew, *over_anew, calls]
     columns = zip(*figures.values(), strict=True)
     figures["median"] = [statistics.median(column) for column in columns]
 
-    over = [f"{way} / scratch" for way in WAYS[1:]]
-    head = ["function", "scratch, s", *over, "calls"]
+    over = [f"{way} / anew" for way in WAYS[1:]]
+    head = ["function", "anew, s", *over, "calls"]
     rows = [[name, *(f"{x:.2f}" for x in row)] for name, row in figures.items()]
     table = markdown_table(head, rows)
     return f"{table}\n\n{made_by(results)}"
@@ -158,5 +162,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
+    prefer_installed_package()  # by `sys.path`, which fresh processes get as well
     sys.exit(main())

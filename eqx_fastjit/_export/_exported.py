@@ -60,6 +60,7 @@ class Exported:
         parameters = call.signature.parameters.values()
         described = list(map(_describe, parameters, call.values, refs))
 
+        # A result is built when the file is loaded; arguments are only compared.
         result = Encoder(to_build=True)
         self._function_of_arrays = _function_of_arrays(jitted, call, result)
         positional, _ = to_call(call.signature, call.values)
@@ -67,6 +68,7 @@ class Exported:
         self._options: dict[str, Any] = {"donate_argnums": donated_arrays}
         traced = self._trace()
 
+        # Among other options of `jax.jit`: `_mesh` takes what is a sharding.
         self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
         self._shardings += jtu.tree_leaves(jitted._function.options.jit_kwargs)
         self._header: dict[str, Any] = {
@@ -143,6 +145,8 @@ class Exported:
                 code, shardings = compile_native(function, arrays, options)
                 header["made_for"] = environment()
                 sections["compiled"] = code
+                # The portable form takes arrays where the compiled one has them, as
+                # the file has one mesh.
                 options = options | shardings
 
             jitted = jax.jit(function, **options)
@@ -183,12 +187,13 @@ def _function_of_arrays(
     When it is traced, it also writes the structure of the result to `result`. The
     arrays of a Module that is called, or of an instance, are constants.
     """
+    # The arrays are those of `split`, in the same order; statics stay as they are.
     _, structure = partition(call.values)
 
     def function_of_arrays(*arrays: Any) -> list[Any]:
         args, kwargs = to_call(call.signature, structure.rebuild(arrays))
         out, refs = split(jitted(*args, **kwargs))
-        result.lines.clear()
+        result.lines.clear()  # `save` may trace it again
         result.write(refs, "<result>")
         return out
 
@@ -197,7 +202,10 @@ def _function_of_arrays(
 
 
 def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
-    """A parameter and its argument, as data: `refs` is that without its arrays."""
+    """A parameter and its argument, as data.
+
+    `refs`: the argument, with an `ArrayRef` in place of each array.
+    """
     name, kind = parameter.name, parameter.kind
     has_default = parameter.default is not inspect.Parameter.empty
     omitted = has_default and parameter.default is value
@@ -205,7 +213,7 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
     try:
         lines = lines_of(refs, kind, name)
     except ExportError:
-        # A default is not saved: the function has it.
+        # An omitted default that cannot be saved need not be: it is part of the trace.
         if not omitted:
             raise
         lines = lines_of(OMITTED, kind, name)
@@ -213,7 +221,10 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
 
 
 def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
-    """The lines of an argument, which has `ArrayRef`s in place of arrays."""
+    """The lines of an argument, which has `ArrayRef`s in place of arrays.
+
+    Each has a path, what is there, its data, and how many lines below it are its parts.
+    """
     if value is OMITTED:
         return [[name, "default", None, 0]]
     if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
@@ -228,7 +239,8 @@ def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
     if len(meshes) > 1:
         raise ExportError("arrays on different meshes cannot be exported together.")
 
-    # Without one, the order of the devices is all that counts.
+    # Without one, the program was traced for JAX's devices in their order, by `pmap`
+    # or `shard_map` say: any mesh with as many of them will do.
     default = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
     mesh: Any = next(iter(meshes), default)
     return {

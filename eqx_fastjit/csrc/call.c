@@ -78,6 +78,8 @@ static PyObject *get_active(PyObject *self, PyObject *unused) {
     return Py_NewRef(active.specialization ? active.specialization : Py_None);
 }
 
+/* For a trace within a call, which goes on: so `is_new` stays. The caller gets the reference to the
+outer one. */
 static PyObject *set_active(PyObject *self, PyObject *specialization) {
     (void)self;
     Active outer = activate(specialization == Py_None ? NULL : specialization);
@@ -91,7 +93,8 @@ static PyObject *mark_new(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Unflattens a `_result.Handle`, at each call: so it is no function in Python. */
+/* JAX's unflatten of a `_result.Handle`, whose aux data, the first argument, is the handle itself.
+In C for speed: it runs at each call. */
 static PyObject *same_handle(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     (void)self;
     return Py_NewRef(n > 0 ? args[0] : Py_None);
@@ -114,10 +117,10 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *table;    /* a dict (`table.c`) */
     PyObject *last;     /* a cell with the specialization that was found last */
-    PyObject *callee;   /* `_engine.Callee` */
+    PyObject *callee;   /* `_engine.Callee`: specializes, completes calls, and words errors */
     PyObject *bind;     /* from the arguments of a call to its values (`_callables.py`) */
-    Py_ssize_t n_positional; /* so many by position are its values, unless they are -1 */
-    PyObject *target;   /* called in place of the specialization's own, or NULL */
+    Py_ssize_t n_positional; /* a call with so many by position needs no `bind`; -1: all need it */
+    PyObject *target;   /* called in place of the specialization's `jitted`, or NULL */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
@@ -150,18 +153,20 @@ static void callable_dealloc(Callable *self) {
 
 /* --- a call ----------------------------------------------------------------------------- */
 
-/* The specialization for a call, a new reference. A cache miss makes one, from a reading of
-its own, whose arrays become those of the call. */
+/* The specialization for a call, a new reference. On a cache miss, `specialize` makes one. It reads
+the values again, which may differ by then; so the call is made with the arrays that it has read. */
 static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, self->last, w);
     if (found != NULL || PyErr_Occurred()) return found;
 
     PyObject *made = PyObject_CallMethodOneArg(self->callee, shared.names[SPECIALIZE], w->values);
-    PyObject *arrays;
     if (made == NULL) return NULL;
+
     walk_forget(w);
-    if (PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
-        read_value(w, arrays, 0) == 0)
+    PyObject *arrays;
+    int is_read = PyArg_ParseTuple(made, "O!O", shared.specialization_type, &found, &arrays) &&
+                  read_value(w, arrays, 0) == 0;
+    if (is_read)
         Py_INCREF(found);
     else
         found = NULL;
@@ -172,19 +177,19 @@ static Specialization *find(Callable *self, Walk *w) {
 /* What a compiled function returned. */
 typedef struct {
     PyObject *items; /* a list: arrays, and a handle */
-    Plan *plan;      /* of that */
+    Plan *plan;      /* what the handle returns when it is called */
 } Output;
 
 /* Takes what was returned, with the reference to it (`_result.flat_output`). */
 static int read_output(PyObject *returned, Output *out) {
     out->items = returned;
-    if (!PyList_CheckExact(returned)) {
+    if (!PyList_CheckExact(returned)) { /* of a `target` that is no function of `jax.jit` */
         out->items = PyObject_CallOneArg(shared.given[FLAT_OUTPUT], returned);
         Py_DECREF(returned);
         if (out->items == NULL) return -1;
     }
 
-    Py_ssize_t n = PyList_GET_SIZE(out->items) - 1;
+    Py_ssize_t n = PyList_GET_SIZE(out->items) - 1; /* where the handle is */
     PyObject *plan = n < 0 ? NULL : PyObject_CallNoArgs(PyList_GET_ITEM(out->items, n));
     out->plan = (Plan *)plan;
     if (plan != NULL && Py_TYPE(plan) == shared.plan_type && out->plan->n_arrays == n) return 0;
@@ -192,7 +197,7 @@ static int read_output(PyObject *returned, Output *out) {
     return -1;
 }
 
-/* After a call in which something was traced or compiled, or which may have to wait. */
+/* Has Python complete a call: note what was compiled, or wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
     PyObject *results = tuple_of(PySequence_Fast_ITEMS(out->items), out->plan->n_arrays);
     PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
@@ -226,7 +231,8 @@ static PyObject *call_specialization(Callable *self, Specialization *specializat
                             : call_observed(w, target, (PyObject *)specialization);
     if (returned == NULL) return NULL;
 
-    /* Most calls have nothing left to do for Python. */
+    /* Most calls need no completion: nothing was compiled, and nothing is to be waited for, be it
+    the result, or what reads the user's memory. Those in a trace are completed by Python. */
     Output out = {NULL, NULL};
     PyObject *result = NULL;
     if (read_output(returned, &out) == 0) {
@@ -245,6 +251,8 @@ static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
     table_expect(self->last, w);
     if (read_values(w, w->values) == 0) specialization = find(self, w);
+    /* The user may write to arrays of NumPy as soon as the call returns. Small ones are copied; if
+    others stay the user's own, `reads_numpy` is set, and the call is completed by waiting. */
     if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
         Py_XDECREF(specialization);

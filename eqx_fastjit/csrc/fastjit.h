@@ -12,13 +12,13 @@
 Three invariants hold everywhere and are not argued again:
 
 1. The walk owns whatever it holds. Any Python may run at any point of it.
-2. Nothing that others can reach lies on the C stack.
+2. Nothing that another thread, or Python code, can reach lies on the C stack.
 3. Tracing reads the statics that the specialization stores, not those of the call.
 
 The module needs no GIL. Without one four more things hold, which cost nothing where there is one
 ("threads", below):
 
-4. Only one thread has a walk, and what the walk has: so most of what is kept is in walks.
+4. Each walk, with all that it has, is one thread's at a time: so most of what is kept is in walks.
 5. What is shared by all (types, free walks) is in `shared`, and is changed under its lock.
 6. A specialization is not changed once it is in a table, and who reads it holds it.
 7. Containers of the user's may be changed at any time: their items are read one by one, each
@@ -45,7 +45,7 @@ The module needs no GIL. Without one four more things hold, which cost nothing w
 #ifdef Py_GIL_DISABLED
 #define LOCK() PyMutex_Lock(&shared.lock)
 #define UNLOCK() PyMutex_Unlock(&shared.lock)
-#if defined(_MSC_VER) /* where what is volatile is read and written in order */
+#if defined(_MSC_VER) /* with /volatile:ms, the default of x64, these acquire and release */
 #define LOAD(place) (*(void *volatile *)&(place))
 #define STORE(place, value) (*(void *volatile *)&(place) = (value))
 #else
@@ -59,6 +59,14 @@ The module needs no GIL. Without one four more things hold, which cost nothing w
 #define STORE(place, value) ((place) = (value))
 #endif
 
+/* A tuple of items, with references of its own. */
+static inline PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple != NULL && i < n; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    return tuple;
+}
+
 /* The item of a list, a new reference; NULL if it is not there any more. */
 static inline PyObject *list_item(PyObject *list, Py_ssize_t i) {
 #ifdef Py_GIL_DISABLED
@@ -70,7 +78,7 @@ static inline PyObject *list_item(PyObject *list, Py_ssize_t i) {
 #endif
 }
 
-/* The value of a key, a new reference, or NULL: -1 with an error. */
+/* Sets *value: a new reference, or NULL if the key is not there. Returns -1 with an error. */
 static inline int get_item(PyObject *dict, PyObject *key, PyObject **value) {
 #ifdef Py_GIL_DISABLED
     return PyDict_GetItemRef(dict, key, value);
@@ -88,11 +96,13 @@ static inline int get_item(PyObject *dict, PyObject *key, PyObject **value) {
 /* --- the trail: what a call is, but for its arrays ------------------------------------ */
 
 typedef enum {
-    ARRAY, /* an array, of any shape and dtype: `jax.jit` tells those apart */
+    /* With an object, which `entry_object` tells by the order of kinds. */
+    ARRAY, /* an array, of any shape and dtype: `jax.jit` tells those apart; its object is NULL */
     TYPE,  /* the type of what follows */
     SAME,  /* this very object */
     TEXT,  /* a `str` */
     EQUAL, /* an object that is compared by `==`; its hash stands before it, as BITS */
+    /* Without an object. */
     BITS,  /* a number: a length, a hash, the value of a subclass of `int` */
     INT,   /* an `int` of 64 bits */
     FLOAT, /* the bits of a `float` */
@@ -151,8 +161,8 @@ typedef struct {
     PyObject *places; /* of each key, its number among the sorted ones: `Py_ssize_t` as bytes */
 } KeyOrder;
 
-#define N_ORDERS 128
-#define N_TRIED 4
+#define N_ORDERS 128 /* dictionaries whose order a walk remembers */
+#define N_TRIED 4 /* places among `orders` that are looked at for a dictionary */
 #define MOST_KEPT (1 << 16) /* entries of a free walk's buffers */
 
 struct Specialization;
@@ -162,44 +172,47 @@ trail has, entry by entry, it owns no trail: it moves along that one. At the fir
 copies what it has passed, and has a trail of its own from there on. */
 typedef struct Walk {
     struct Specialization *last; /* owned, or NULL */
-    const Entry *next; /* of its trail, what is expected; `no_entry` if the walk owns its trail */
-    Entry *trail;
+    const Entry *next; /* what is expected of last's trail; `no_entry` if the walk has its own */
+    Entry *trail;      /* its own: empty as long as it moves along that of `last` */
     size_t n_trail, room_trail;
     PyObject **arrays; /* owned */
     size_t n_arrays, room_arrays;
-    Mutable *mutables; /* as the trail, the last specialization's own or the walk's */
-    size_t n_mutables, room_mutables;
-    PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
-    PyObject *observer;  /* of the call, and what its clock returned: owned, or NULL */
-    PyObject *began;
+    Mutable *mutables; /* owned: empty as long as the walk has no trail of its own; ... */
+    size_t n_mutables; /* ... but these are counted, and are the first witnesses of `last` */
+    size_t room_mutables;
+    PyObject *values;    /* owned: a tuple, one for each parameter; NULL if no call is read */
+    PyObject *observer;  /* of the call: owned, or NULL */
+    PyObject *began;     /* what its clock returned as the call began: owned, or NULL */
     BeingRead *being_read; /* the innermost static that can be changed */
     int below_mutable;   /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
-    const Type *asked;   /* of the last static of which JAX was asked whether it flattens it */
+    const Type *asked;   /* the type of which JAX was asked last whether it flattens its values */
     int has_tracers;     /* whether any array is a tracer */
-    int reads_numpy;     /* whether any array is the user's own, of NumPy */
+    int reads_numpy;     /* whether the device reads memory of NumPy's that the user may write to */
     int static_numpy;    /* whether any static is, or has, an array of NumPy */
     Py_ssize_t numpy_bytes; /* of all arrays of NumPy */
     KeyOrder orders[N_ORDERS]; /* by the address of the first key, and how many there are */
     struct Walk *next_free;
 } Walk;
 
-extern const Entry no_entry;
+extern const Entry no_entry; /* an `END`, so that a walk at it expects nothing */
 
 #define MAX_TYPES 2048 /* half of them at most are there */
 
-/* What Python gives to `setup`, and names of attributes. */
+/* Functions of Python's that `setup` is given (`_engine.py`). */
 typedef enum {
     READER_OF, STATE_OF, IS_FLATTENED, SORTED_KEYS, TRANSFERRED, FLATTEN_ONE_LEVEL, FLAT_OUTPUT,
     COPIED_BYTES, N_GIVEN
 } Given;
+
+/* Names of attributes, as `str`. */
 typedef enum { ERROR_OF_CALL, COMPLETE_CALL, SPECIALIZE, NBYTES, COPY, CLOCK, CALL, N_NAMES } Name;
 
 /* What all calls share: there is one in a process, and lives as long. */
 typedef struct {
     PyTypeObject *specialization_type, *plan_type;
     PyObject *given[N_GIVEN], *names[N_NAMES];
-    PyObject *type_died; /* what is told of it: `types.c` */
+    PyObject *type_died; /* called when a class has died (`types.c`) */
 #ifdef Py_GIL_DISABLED
     PyMutex lock; /* of all that follows; types are looked up without it */
 #endif
@@ -213,24 +226,29 @@ typedef struct {
 
 extern Shared shared;
 
+/* --- reading: `read.c`, `types.c`; what returns an `int` returns -1 with an error --------- */
+
 Walk *walk_take(void);
 int walk_own_trail(Walk *w);
-void walk_forget(Walk *w);
+void walk_forget(Walk *w); /* what it has read; not values and observer of the call */
 void walk_give_back(Walk *w);
 int read_value(Walk *w, PyObject *x, int as_static);
 int read_values(Walk *w, PyObject *values);
 int copy_numpy(Walk *w);
-Reader reader_called(const char *name);
+Reader reader_called(const char *name); /* the one of this name */
 
 Type *types_add(PyObject *x);
-void types_forget(void);
+void types_forget(void); /* readers are chosen again from now on */
 extern PyMethodDef type_died_method;
 
 static inline size_t type_hash(const PyTypeObject *cls) {
     return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
 }
 
-/* What is known of the type of a value that the caller holds; NULL if there is nothing yet. */
+/* What is known of the type of a value that the caller holds; NULL if there is nothing yet.
+
+Without the lock: an entry gets its type before it is put here, what was known of a class that
+has died stays where it is, without a type, and the half of the places is empty. */
 static inline Type *type_known(const PyTypeObject *cls) {
     for (size_t i = type_hash(cls);; i++) {
         Type *type = LOAD(shared.types[i % MAX_TYPES]);
@@ -244,13 +262,15 @@ static inline Type *type_of(PyObject *x) {
     return type != NULL ? type : types_add(x);
 }
 
-/* An empty trail has no memory. */
+/* (Of an empty trail the pointer may be NULL, which `memcmp` does not take.) */
 static inline int trail_identical(const Entry *a, const Entry *b, size_t n) {
     return n == 0 || memcmp(a, b, n * sizeof(Entry)) == 0;
 }
 
 uint64_t trail_hash(const Entry *trail, size_t n);
-int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
+
+/* Whether two trails are equal, objects by `==` where they are `EQUAL`: 1, 0 or -1. */
+int trail_equal(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
 
 /* --- specializations ------------------------------------------------------------------ */
 
@@ -268,6 +288,7 @@ typedef struct Specialization {
     PyObject *weakrefs;
 } Specialization;
 
+/* `last` is a cell with the specialization that the last call had. */
 void table_expect(PyObject *last, Walk *w);
 Specialization *table_find(PyObject *table, PyObject *last, Walk *w);
 PyObject *read_signature(PyObject *module, PyObject *args);
@@ -309,12 +330,5 @@ static inline void put_error(PyObject *error) {
     PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, PyException_GetTraceback(error));
 }
 #endif
-
-static inline PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
-    PyObject *tuple = PyTuple_New(n);
-    for (Py_ssize_t i = 0; tuple != NULL && i < n; i++)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
-    return tuple;
-}
 
 #endif

@@ -29,7 +29,7 @@ static inline int by_equality(const Entry *entry) {
 
 /* Whether two trails are the same: 1, 0 or -1. `==` may run any Python, so the caller
 owns both. */
-int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
+int trail_equal(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
     if (n_a != n_b) return 0;
     if (trail_identical(a, b, n_a)) return 1;
 

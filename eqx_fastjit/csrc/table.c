@@ -51,7 +51,7 @@ static Specialization *specialization_from(Walk *w) {
     if (self == NULL) return NULL;
 
     self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
-    self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
+    self->witnesses = PyMem_Malloc(w->n_mutables * sizeof(Mutable));
     if (self->trail == NULL || self->witnesses == NULL) {
         Py_DECREF(self);
         return (Specialization *)PyErr_NoMemory();
@@ -69,8 +69,8 @@ static Specialization *specialization_from(Walk *w) {
     return self;
 }
 
-/* `read(values, abstract)`: the signature of such a call, as a specialization for which Python
-sets the rest; and its arrays. */
+/* `read(values, abstract)`: a specialization with the signature of a call with these values, whose
+`jitted` and `flat` are still to be set; and the arrays of the call. */
 PyObject *read_signature(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *values, *out = NULL;
@@ -96,7 +96,7 @@ static PyObject *specialization_compare(Specialization *self, PyObject *x, int o
     if (Py_TYPE(x) != Py_TYPE(self) || (operator != Py_EQ && operator != Py_NE))
         Py_RETURN_NOTIMPLEMENTED;
     const Specialization *other = (Specialization *)x;
-    int same = trail_same(self->trail, self->n_trail, other->trail, other->n_trail);
+    int same = trail_equal(self->trail, self->n_trail, other->trail, other->n_trail);
     return same < 0 ? NULL : PyBool_FromLong(same == (operator == Py_EQ));
 }
 
@@ -107,7 +107,7 @@ static int has_changed(const Specialization *self, const Mutable *then) {
 
     int same = -1;
     if (read_value(now, then->object, 1) == 0)
-        same = trail_same(now->trail, now->n_trail, self->trail + then->start,
+        same = trail_equal(now->trail, now->n_trail, self->trail + then->start,
                           then->stop - then->start);
     walk_give_back(now);
 
@@ -116,10 +116,11 @@ static int has_changed(const Specialization *self, const Mutable *then) {
     return same != 1;
 }
 
-/* Whether any has, for a call with these. If that has the same object, its present state was just
-compared. (Equal trails have equally many parts that can be changed, unless an object was given
-another class.) */
+/* Whether any static that it was made with has been changed since: 1, 0 or -1. `mutables` are
+those of a call with an equal trail; or NULL, where there is no call. Where the call has the same
+object, that one's present state is in the call's trail, and so is equal: it is not read again. */
 static int is_stale(const Specialization *self, const Mutable *mutables, size_t n) {
+    /* An object that was given another class may be one that cannot be changed any more. */
     if (mutables != NULL && n != self->n_witnesses) return 1;
 
     int stale = 0;
@@ -174,26 +175,33 @@ void table_expect(PyObject *last, Walk *w) {
 /* The one for the same calls as a walk, a new reference; NULL if there is none, or an error. The
 one of the last call needs no hash. One that is stale stays until another takes its place. */
 Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
-    Specialization *same = w->last;
-    int is_last = w->next != &no_entry && w->next->kind == END && w->n_mutables == same->n_witnesses;
-    if (is_last) return (Specialization *)Py_NewRef((PyObject *)same);
+    Specialization *recent = w->last;
 
-    /* Equal ones may have other objects, whose state was compared; and theirs may have changed. */
+    /* The walk moved along its trail to the end, and met its very own mutable objects: at another
+    one it would have got a trail of its own. So the state of each was just compared. */
+    int is_at_end = w->next != &no_entry && w->next->kind == END;
+    if (is_at_end && w->n_mutables == recent->n_witnesses)
+        return (Specialization *)Py_NewRef((PyObject *)recent);
+
+    /* The trail may be equal all the same, where the call has other mutable objects than the
+    specialization. Then only the state of the call's was compared, so its own may be stale. */
     if (walk_own_trail(w) < 0) return NULL;
-    is_last = same != NULL && same->n_trail == w->n_trail &&
-              trail_identical(same->trail, w->trail, w->n_trail);
-    if (is_last && is_stale(same, w->mutables, w->n_mutables) == 0)
-        return (Specialization *)Py_NewRef((PyObject *)same);
+    int is_equal = recent != NULL && recent->n_trail == w->n_trail &&
+                   trail_identical(recent->trail, w->trail, w->n_trail);
+    if (is_equal && is_stale(recent, w->mutables, w->n_mutables) == 0)
+        return (Specialization *)Py_NewRef((PyObject *)recent);
     if (PyErr_Occurred()) return NULL;
 
+    /* The key of a dictionary, which takes what the walk has but for the arrays. */
     Specialization *wanted = specialization_from(w);
     if (wanted == NULL) return NULL;
-    PyObject *found;
-    get_item(table, (PyObject *)wanted, &found);
-    same = (Specialization *)found;
-    if (same != NULL && is_stale(same, wanted->witnesses, wanted->n_witnesses) != 0)
-        Py_CLEAR(same);
+
+    PyObject *value;
+    get_item(table, (PyObject *)wanted, &value);
+    Specialization *found = (Specialization *)value;
+    if (found != NULL && is_stale(found, wanted->witnesses, wanted->n_witnesses) != 0)
+        Py_CLEAR(found);
     Py_DECREF(wanted);
-    if (same != NULL) PyCell_Set(last, (PyObject *)same);
-    return same;
+    if (found != NULL) PyCell_Set(last, (PyObject *)found);
+    return found;
 }

@@ -32,6 +32,7 @@ def test_install_and_uninstall():
     install()
     assert not [m for m in holders if m.filter_jit is THEIRS]
     assert _is_ours() and eqx.filter_jit.__name__ == "filter_jit"
+    assert eqx.filter_jit(fun=len)([1, 2]) == 2  # by keyword, as Equinox takes it
     library = types.ModuleType("library")
     exec("from equinox import filter_jit", vars(library))
     assert library.filter_jit is eqx.filter_jit

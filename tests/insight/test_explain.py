@@ -58,6 +58,18 @@ def test_nothing_was_compiled_again():
     assert str(found).endswith("nothing was compiled again")
 
 
+def test_functions_of_one_line_are_told_apart():
+    """By their columns, also where they refer to variables around them."""
+
+    def both(y):
+        return filter_jit(lambda x: x + y), filter_jit(lambda x: x * y)
+
+    f, g = both(2.0)
+    f(np.ones(2))
+    g(np.ones(2))
+    assert explain(f).compiles == explain(g).compiles == 1
+
+
 def test_a_function_that_calls_itself_is_compiled_once():
     """Of its inner calls, one that JAX has traced already ends no event."""
 

@@ -1,7 +1,6 @@
 """The equations of a trace, and the lines of the program that they come from."""
 
 import functools
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._facts import is_users, Place
 
 from ._private import raw_frames
+from ._samples import Position
+from ._statements import location_of
 
 
 # JAX and this library: their frames are none of the user's calls.
@@ -133,8 +134,7 @@ class _Reader:
     def _frame(self, code: Any, instruction: int) -> Frame:
         key = (id(code), instruction)
         if key not in self._frames:
-            positions = itertools.islice(code.co_positions(), instruction // 2, None)
-            first, last, start, end = next(positions)
+            first, last, start, end = location_of(Position(code, instruction))
             begins = code.co_firstlineno
             line = first or begins
             span = (line, start or 0), (last or line, end or 0)

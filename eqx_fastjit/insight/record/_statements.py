@@ -53,14 +53,14 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
 def place_of(position: Position) -> Place:
     """The line of a position."""
     code = position.code
-    line, *_ = _location(position)
+    line, *_ = location_of(position)
     return Place(code.co_filename, line or code.co_firstlineno, code.co_qualname)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def expression_of(position: Position) -> ast.expr | None:
     """The expression that an instruction belongs to, if it is known."""
-    return expressions_in(position.code.co_filename).get(_location(position))
+    return expressions_in(position.code.co_filename).get(location_of(position))
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -88,7 +88,7 @@ def _named(function: str) -> str:
     return ".".join(parts) or "<module>"
 
 
-def _location(position: Position) -> tuple[int | None, ...]:
+def location_of(position: Position) -> tuple[int | None, ...]:
     """First and last line, and the columns, as `code.co_positions` has them."""
     if position.instruction < 0:
         return (position.code.co_firstlineno,)

@@ -10,9 +10,14 @@ from ._events import Event
 from ._leaves import Leaf
 
 
+def short_name(qualname: str) -> str:
+    """The name of a function, without those of the functions that it is defined in."""
+    return qualname.rpartition("<locals>.")[2]
+
+
 def name_of(function: FunctionInfo) -> str:
-    """Its name, without those of the functions that it is defined in."""
-    return function.qualname.rpartition("<locals>.")[2]
+    """The short name of a jitted function."""
+    return short_name(function.qualname)
 
 
 def title_of(function: FunctionInfo) -> str:

@@ -118,10 +118,14 @@ class Rule:
     other_data: bool = False
 
     def part(self, facts: Any, **fields: Any) -> Part:
-        """An instance of it, in its words, of which `facts[...]` has the fields."""
+        """An instance of it, in its words, of which `facts[...]` has the fields.
+
+        What it saves is saved in addition to the parts above it, unless that is told.
+        """
         what = self.what.format_map(facts).rstrip()
         edit = self.edit.format_map(facts)
-        return Part(self.name, what, edit, **{"other_data": self.other_data, **fields})
+        usual = {"gain": fields.get("saves", 0.0), "other_data": self.other_data}
+        return Part(self.name, what, edit, **{**usual, **fields})
 
 
 def rule_of(rules: Iterable[Rule], found: Object) -> Rule | None:

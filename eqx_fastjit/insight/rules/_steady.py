@@ -9,6 +9,7 @@ from eqx_fastjit.insight.record._activity import Activity, in_loop
 from eqx_fastjit.insight.record._calls import Timed
 from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._statements import Statement
+from eqx_fastjit.insight.record._why import short_name
 
 
 class CallsAt(NamedTuple):
@@ -41,7 +42,7 @@ class Loop:
     @property
     def name(self) -> str:
         """The function that has it."""
-        return self.place.function.rpartition("<locals>.")[2]
+        return short_name(self.place.function)
 
     def main_beside(self, branch: int = 0) -> CallsAt | None:
         """The jitted calls that take longest, of those in each run of a branch."""

@@ -22,7 +22,7 @@ from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
 from eqx_fastjit.insight.record._statements import Statement, statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
-from eqx_fastjit.insight.record._why import is_operation
+from eqx_fastjit.insight.record._why import is_operation, short_name
 
 from ._rules import Case, Part, Row, Rule
 from ._steady import CallsAt, Loop, loops_of
@@ -184,7 +184,7 @@ def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
 
 
 def _part(rule: Rule, facts: Any, at: Statement, saves: float, count: int) -> Part:
-    return rule.part(facts, saves=saves, gain=saves, count=count, line=at.place)
+    return rule.part(facts, saves=saves, count=count, line=at.place)
 
 
 def _row(
@@ -264,7 +264,7 @@ def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
     if found and saves >= case.limit:
         facts = {"each": show_seconds(saves / n)}
-        part = EQUINOX.part(facts, count=n, saves=saves, gain=saves)
+        part = EQUINOX.part(facts, count=n, saves=saves)
         names = listed((x.function.name for x, *_ in found), 3)
         line, cost = found[0][0].line, f"{n:,} calls"
         yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
@@ -344,7 +344,7 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
         calls = _part_of_calls(first, run)
         parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
     parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
-    name = function.rpartition("<locals>.")[2]
+    name = short_name(function)
     yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
 
 

@@ -39,6 +39,6 @@ def rows(case: Case) -> Iterator[Row]:
         saved = max(0.0, seconds - _READING * len(remaining))
         more = f" ({show_seconds(whole)} without edits)" if whole > 1.2 * saved else ""
         names = listed((name_of(e.function) for e in remaining), 3)
-        part = rule.part({"function": names, "more": more}, saves=saved, gain=saved)
+        part = rule.part({"function": names, "more": more}, saves=saved)
         name = "the program" if rule is CACHE else names
         yield Row(name, (part,), seconds=seconds, saves=saved, later=saved)

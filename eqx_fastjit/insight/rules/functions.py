@@ -140,7 +140,7 @@ def _parts(table: Table, diagnosis: Diagnosis) -> Iterator[Part]:
     again = savings.of()
     if again.rows:  # which are like earlier ones in everything
         seconds = again.seconds
-        yield DROPPED.part({}, count=len(again.rows), saves=seconds, gain=seconds)
+        yield DROPPED.part({}, count=len(again.rows), saves=seconds)
 
 
 def _needed_parts(

@@ -16,7 +16,7 @@ from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import listed, shortened
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._why import costliest, is_operation, line_of
+from eqx_fastjit.insight.record._why import costliest, is_operation, line_of, short_name
 
 from ._rules import Case, Row, Rule
 from .same_operations import NEEDED
@@ -132,9 +132,9 @@ def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
         most = max(run.look(e).operation.n_operands for e in events)
         seconds = sum(e.seconds for e in events)
         facts = {"source": source_at(line), "n": most}
-        part = OPERANDS.part(facts, count=len(events), saves=seconds, gain=seconds)
+        part = OPERANDS.part(facts, count=len(events), saves=seconds)
         row = Row(
-            line.function.rpartition("<locals>.")[2],
+            short_name(line.function),
             (part,),
             line,
             seconds=seconds,
@@ -166,7 +166,7 @@ def _needed_rows(operations: Sequence[Event]) -> Iterator[Row]:
     by_function: dict[str, list[Event]] = collections.defaultdict(list)
     for e in operations:
         function = e.frames[0].function if e.frames else "the program"
-        by_function[function.rpartition("<locals>.")[2]].append(e)
+        by_function[short_name(function)].append(e)
 
     for function, events in by_function.items():
         costs = collections.defaultdict[str, float](float)
@@ -230,9 +230,9 @@ def _row(
 
     rule = AGAIN if is_same else EAGER
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = rule.part(facts, saves=saves, gain=saves, **fields)
+    part = rule.part(facts, saves=saves, **fields)
     row = Row(
-        function.rpartition("<locals>.")[2],
+        short_name(function),
         (part,),
         costliest((x.line, e.seconds) for x in found for e in x.events),
         seconds=sum(e.seconds for e in every),

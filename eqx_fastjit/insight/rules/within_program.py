@@ -58,7 +58,7 @@ def _loop_rows(case: Case) -> Iterator[Row]:
             "share": f"{shares[longest]:.0%}",
             "function": name_of(longest.function),
         }
-        fields: Any = {"count": len(loops), "saves": saved, "gain": saved}
+        fields: Any = {"count": len(loops), "saves": saved}
         part = LOOP.part(facts, line=place, **fields)
         yield _row(case, (part,), place, spared)
 
