@@ -7,8 +7,10 @@ parameter, in order. Defaults are those at the time of wrapping. Arguments that 
 by position, one for each parameter of a plain function, are these values already.
 """
 
+import contextlib
 import functools
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -49,9 +51,9 @@ def describe(fun: Any) -> Description:
     plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
 
     found = signature.parameters.values()
-    kinds = tuple([int(p.kind) for p in found])
+    kinds = tuple(int(p.kind) for p in found)
     # The signature of a call with the defaults; there are no arrays among them.
-    of_defaults, _ = ENGINE.read(tuple([p.default for p in found]), False)
+    of_defaults, _ = ENGINE.read(tuple(p.default for p in found), False)
     key = plain, names, place, tuple(signature.parameters), kinds, of_defaults
     return Description(plain, names, place, signature, key)
 
@@ -74,12 +76,16 @@ def _wraps(fun: Any) -> bool:
 
 def copied_attributes(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
+    copied: dict[str, Any] = {}
     # (Python 3.14 has `__annotate__` in place of the last one.)
-    names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
-    # An attribute that is absent, or that JAX has put something else into as above, is
-    # left out.
-    found = [(name, getattr(fun, name, ...)) for name in names]
-    return {name: x for name, x in found if isinstance(x, str | dict | None)}
+    for name in {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}:
+        # An attribute may be absent, or JAX may have put something else there. And
+        # Python 3.14 evaluates annotations now, which may not be possible yet.
+        with contextlib.suppress(AttributeError, NameError):
+            value = getattr(fun, name)
+            if isinstance(value, str | dict | None | types.FunctionType):
+                copied[name] = value
+    return copied
 
 
 # --- what is behind it ----------------------------------------------------------------
@@ -150,18 +156,18 @@ def binder_of(
     `fun_index` of the tuple, unless that is -1.
     """
     parameters = list(signature.parameters.values())
-    code = _binding_code(tuple([p.kind for p in parameters]), fun_index)
+    code = _binding_code(tuple(p.kind for p in parameters), fun_index)
     # Any name will do, also `fun`: the code has indices, and only binding has names.
-    names = [parameters[int(name[1:])].name for name in code.co_varnames]
-    code = code.replace(co_varnames=tuple(names))
+    names = tuple(parameters[int(name[1:])].name for name in code.co_varnames)
+    code = code.replace(co_varnames=names)
 
     with_default = [p for p in parameters if p.default is not p.empty]
     by_keyword = [p for p in with_default if p.kind is p.KEYWORD_ONLY]
     others = [p for p in with_default if p.kind is not p.KEYWORD_ONLY]
-    defaults = tuple([p.default for p in others])
+    defaults = tuple(p.default for p in others)
 
     def bound_to(fun: Any) -> Callable[..., tuple[Any, ...]]:
-        cells = tuple([types.CellType(fun) for _ in code.co_freevars])
+        cells = tuple(types.CellType(fun) for _ in code.co_freevars)
         bind = types.FunctionType(code, {}, "bind", defaults, cells)
         bind.__qualname__ = qualname
         bind.__kwdefaults__ = {p.name: p.default for p in by_keyword}
@@ -191,7 +197,7 @@ def to_call(
     given: dict[str, Any] = {}
     omitted = False
     for p, value in zip(signature.parameters.values(), values, strict=True):
-        omitted = omitted or value is OMITTED
+        omitted |= value is OMITTED
         # What comes after an omitted one is passed by keyword. One that only goes by
         # position cannot have been given then.
         without_keyword = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
@@ -202,6 +208,17 @@ def to_call(
     return bound.args, bound.kwargs
 
 
+_signature_of: Any = inspect.signature
+# Python 3.14 evaluates annotations for a signature. They may name what is imported for
+# type checkers alone, or the class that is being defined.
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    _signature_of = functools.partial(
+        _signature_of, annotation_format=Format.FORWARDREF
+    )
+
+
 def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
     """The parameters of a callable, with what to pass for those that are omitted.
 
@@ -209,7 +226,7 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
     that is called, rather than shown for another one (`__wrapped__`).
     """
     try:
-        found = inspect.signature(fun)
+        found = _signature_of(fun)
     except ValueError:  # a builtin without a signature, such as `max`
         found = inspect.signature(lambda *args, **kwargs: None)
 

@@ -66,8 +66,8 @@ def read(values: tuple[Any, ...], abstract: bool) -> tuple[Any, tuple[Any, ...]]
 class Plan:
     """How to build the result of one trace."""
 
+    # (C builds it by the steps of `root`.)
     def __init__(self, root: Any, structure: Any):
-        del root  # the steps by which C builds it
         self.structure = structure
         # What has to be done after a call, in bits (`_blocking.py`): nothing yet.
         self.blocks = 0

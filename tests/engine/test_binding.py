@@ -228,6 +228,16 @@ def test_what_a_jitted_function_shows_of_itself():
     assert not hasattr(filter_jit(functools.partial(f)), "__name__")
 
 
+def test_annotations_are_not_evaluated():
+    """They may name what is imported for type checkers alone, as Python 3.14 allows."""
+    source = "def f(x: Missing): return x"
+    if sys.version_info < (3, 14):
+        source = f"from __future__ import annotations\n{source}"
+    scope = {}
+    exec(source, scope)
+    assert filter_jit(scope["f"])(2) == 2
+
+
 def test_a_jitted_function_is_frozen():
     """Attributes of a jitted function cannot be set or deleted."""
     f = filter_jit(lambda x: x)
