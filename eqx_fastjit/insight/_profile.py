@@ -96,7 +96,8 @@ def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
 
     A `Profile`: the timings of warm calls, the tree that pyinstrument (if installed)
     draws of what Python did in those under `eqx_fastjit`, and one sentence on what is
-    saved. It takes a few seconds, beyond compiling the function under both libraries.
+    saved. It takes a few seconds, or some fifteen calls, beyond compiling the function
+    under both libraries.
 
     **Raises:**
 
@@ -134,10 +135,10 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
     """The target of a call. Raises `TypeError` for what cannot be called."""
     if not callable(f):
         raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
-    if isinstance(f, eqx.Partial | functools.partial):  # or a bound method
-        f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
-    elif hasattr(f, "__func__"):
-        f, args = f.__func__, (f.__self__, *args)
+    if isinstance(f, eqx.Partial | functools.partial):  # or a jitted method, bound
+        return target(f.func, (*f.args, *args), {**f.keywords, **kwargs})
+    if hasattr(f, "__func__"):
+        return target(f.__func__, (f.__self__, *args), kwargs)
     fun = f.__wrapped__ if isinstance(f, _JITTED) else f
     jitted = f if isinstance(f, JitWrapped | _JAX_JIT) else filter_jit(fun)
     name = getattr(fun, "__name__", type(fun).__name__)
@@ -206,6 +207,7 @@ def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
         block(out)
         returns += returned - start
         ready += clock() - start
+        del out  # to free it is no part of the next call
     return returns / n, ready / n
 
 
@@ -228,7 +230,8 @@ def tree_text(session: Any, *, show_all: bool = False) -> str:
     from pyinstrument.processors import group_library_frames_processor
     from pyinstrument.renderers import ConsoleRenderer
 
-    # Frames of a fiftieth of the samples are shown; of this library as of others.
+    # Frames of a fiftieth of the samples are shown. Those of this library, whose folder
+    # may be a checkout, are grouped as others of libraries are.
     options = {"filter_threshold": 0.02, "hide_regex": re.escape(JAX[1])}
     tree = ConsoleRenderer(unicode=True, processor_options=options)
     tree.render_preamble = lambda session: ""  # a logo and a clock

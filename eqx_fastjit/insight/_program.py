@@ -7,7 +7,6 @@ imports JAX before the program does.
 import ast
 import collections
 import sys
-import time
 import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +20,6 @@ class ProgramProfile:
     """Samples a program that is run in this thread, as the doctor does."""
 
     def __init__(self) -> None:
-        self._cpu = time.process_time()
         # The tree begins where these frames end.
         around = traceback.walk_stack(sys._getframe(1))
         self._around = [Position(frame.f_code, -1) for frame, _ in around]
@@ -68,7 +66,7 @@ class ProgramProfile:
             sample_count=self._watch.sampler.count,
             start_call_stack=_frames(Stack(tuple(self._around), False)),
             target_description="",
-            cpu_time=time.process_time() - self._cpu,
+            cpu_time=self._watch.cpu_seconds,
             sys_path=sys.path,
             sys_prefixes=[sys.prefix, sys.base_prefix],
         )

@@ -1,6 +1,4 @@
-"""What the doctor sees of a program that runs: compilations, waits, and how busy the
-device is.
-"""
+"""What the doctor sees of a program: compilations, calls, waits, where Python was."""
 
 import functools
 import sys
@@ -23,24 +21,29 @@ class Watch:
     """Watches this process. Nothing of it imports JAX before the program does."""
 
     def __init__(self, *, is_program: bool = True) -> None:
+        global _current
+        _current = self
         # Rather than a block of code.
         self.is_program = is_program
-        self.started, self.seconds = time.time(), 0.0
-        self._cpu = time.process_time()
+        self.started, self._cpu_before = time.time(), time.process_time()
+        # Once it is over: of the wall clock, and of all threads on the CPU.
+        self.seconds = self.cpu_seconds = 0.0
         self.events: list[Any] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
         self.notes: list[str] = []
-        # Of a program that has imported JAX.
+        # Of a program that has imported JAX: what it had compiled before, its calls,
+        # and values that have changed since they were traced.
+        self._before: list[Any] = []
         self._calls: Any = None
+        self._stale: Any = None
+        # Of the main thread, for looking at events.
         self._own_seconds = 0.0
         self.sampler = Sampler()
         self.sampler.start()
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
-        global _current
-        _current = self
         from .record._calls import Calls
         from .record._events import history, unwatch, watch
         from .record._stale import StaleValues
@@ -50,7 +53,8 @@ class Watch:
         self._before = history()
         self._stale = StaleValues()
         watch(self._on_event)
-        # The last to be told of a compilation: what the others do then is a part of it.
+        # It is told of a compilation after the others: so what they do then is no part
+        # of the next call, which begins when it is told.
         self._calls = Calls(self._stale.on_call).__enter__()
         self._calls.callback(unwatch, self._on_event)
         say = functools.partial(print, "eqx-fastjit:", file=sys.stderr, flush=True)
@@ -59,7 +63,9 @@ class Watch:
     def stop(self) -> bool:
         """The program is over. Returns whether it had imported JAX."""
         global _current
-        self.seconds, _current = time.time() - self.started, None
+        _current = None
+        self.seconds = time.time() - self.started
+        self.cpu_seconds = time.process_time() - self._cpu_before
         self.sampler.stop()
         if self._calls is None:
             self.notes.append("The program did not import JAX.")
@@ -70,7 +76,10 @@ class Watch:
     def report(
         self, program: str, exit_code: int | None, least: float | None = None
     ) -> Any:
-        """The report on the program: up to now, if it is not over."""
+        """The report on the program: up to now, if it is not over.
+
+        `least`: the seconds below which nothing has a row (`make_report`).
+        """
         from .show._report import make_report
 
         return make_report(self.run(program, exit_code), least)
@@ -78,15 +87,18 @@ class Watch:
     def run(self, program: str, exit_code: int | None) -> Any:
         """What is known of the program; no rule is asked."""
         from .record._activity import activities
+        from .record._calls import Calls
         from .record._file import cache_directory, Run
 
-        if not self._calls:  # a report on nothing needs JAX all the same
-            self.jax_imported()
-            self._calls.close()
-        calls = self._calls.seconds_of_calls()
-        timed = self._calls.timed
+        # Of a program that has not imported JAX there are none.
+        calls = Calls() if self._calls is None else self._calls
+        seconds = calls.seconds_of_calls()
+        # The lines that call what is jitted by this library, and by `jax.jit`.
+        ours = [line for timed in calls.timed for line in timed.lines]
         of_jit = [e for e in self.events if e.is_outside and e.function.place]
-        notes = [*self.notes, *self._calls.notes]
+        others = [e.frames[0] for e in of_jit if e.frames]
+
+        notes = [*self.notes, *calls.notes]
         if why_not := self.sampler.why_not:
             notes.append(f"Where else Python was is not known: {why_not}.")
         return Run(
@@ -97,18 +109,14 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=sorted(self._calls.waits.found.values(), key=lambda x: -x.seconds),
-            stale=[*self._stale.found.values()],
+            waits=sorted(calls.waits.found.values(), key=lambda x: -x.seconds),
+            stale=[*self._stale.found.values()] if self._stale else [],
             looks=self.looks,
-            ahead=self._calls.ahead,
-            timed=timed,
-            calls=calls._replace(doctor=calls.doctor + self._own_seconds),
-            activities=activities(
-                self.sampler.seconds(),
-                [x for one in timed for x in one.lines],
-                [e.frames[0] for e in of_jit if e.frames],
-            ),
-            cpu_seconds=time.process_time() - self._cpu,
+            ahead=calls.ahead,
+            timed=calls.timed,
+            calls=seconds._replace(doctor=seconds.doctor + self._own_seconds),
+            activities=activities(self.sampler.seconds(), ours, others),
+            cpu_seconds=self.cpu_seconds or time.process_time() - self._cpu_before,
             notes=notes,
         )
 
@@ -122,6 +130,7 @@ class Watch:
         if event.compile:
             self.looks[event.number] = look(event, jaxpr_of(event))
 
+        # A report is on the seconds of the main thread, as the samples are.
         own = time.perf_counter() - began
         if threading.current_thread() is threading.main_thread():
             self._own_seconds += own

@@ -175,7 +175,7 @@ def test_what_was_being_compiled_is_named(files, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no event file"),
+        ("", "nothing has been compiled"),
         ("nonsense\n", "no event file"),
         ('{"type": "run", "version": 999}\n', "version 999"),
         (f'{{"type": "run", "version": {VERSION}}}\n', "or a damaged one"),

@@ -6,6 +6,7 @@ parts of several programs are told together. What is left differs between progra
 """
 
 import collections
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -61,7 +62,7 @@ def _each(columns: Iterable[Iterable[Column]]) -> tuple[Column, ...]:
 def objects_of(table: Table, without: Collection[Column] = ()) -> list[Object]:
     """All that calls differ in, what changed most often first.
 
-    `without`: columns of which is told elsewhere.
+    `without`: columns that are told elsewhere.
     """
     originals = _originals(table)
     kinds = [x for x in table.columns if x.aspect == "kind"]
@@ -93,7 +94,8 @@ def _object(
     own = tuple(x for x in columns if x not in originals) or tuple(columns)
     kind, *rest = key
     paths = list(dict.fromkeys(x.path for x in own))
-    if kind == "weak":  # an argument comes before what may be computed from it
+    # The shortest path first: an argument comes before what may be computed from it.
+    if kind == "weak":
         own = tuple(sorted(own, key=lambda x: len(re.findall(r"[.\[<]", x.path))))
         path = own[0].path
     else:
@@ -179,9 +181,10 @@ def _with_all_axes(
         if key[0] != "size":
             yield key, columns
             continue
-        known = next((of_path[x.path] for x in columns if x.path in of_path), [])
-        known += columns
-        of_path |= dict.fromkeys([x.path for x in columns], known)
+        # With those of all arrays that are in both.
+        lists = {id(y): y for x in columns if (y := of_path.get(x.path))}
+        known = [*itertools.chain(*lists.values()), *columns]
+        of_path |= dict.fromkeys([x.path for x in known], known)
     for i, columns in enumerate({id(x): x for x in of_path.values()}.values()):
         yield ("size", i), columns
 

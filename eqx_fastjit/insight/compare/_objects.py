@@ -13,6 +13,7 @@ from eqx_fastjit.insight.record._leaves import (
     is_below,
     Leaf,
 )
+from eqx_fastjit.insight.record._programs import number_text
 
 from ._table import Column, Partition, Table
 
@@ -182,7 +183,7 @@ def is_literal(table: Table, path: str) -> bool:
     for row in table.rows:
         leaf = row.leaves.get(path)
         if row.program is not None and leaf is not None and leaf.value is not None:
-            is_there.append(f"{leaf.value:.6g}" in row.program.values)
+            is_there.append(number_text(leaf.value) in row.program.values)
     return sum(is_there) > len(is_there) / 2
 
 

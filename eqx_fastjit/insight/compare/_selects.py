@@ -6,6 +6,8 @@ go with a static, that is no label: without it, results would be others.
 
 from collections.abc import Iterator, Sequence
 
+from eqx_fastjit.insight.record._programs import number_text
+
 from ._objects import Object
 from ._table import Partition, partition, Table
 
@@ -54,7 +56,7 @@ def _explained(table: Table) -> set[tuple[str, ...]]:
     for path in table.varying:
         leaves = [x for x in table.leaves(path) if x is not None]
         values = [x.value for x in leaves if x.value is not None]
-        explained.add(tuple(f"{x:.6g}" for x in values))
-        explained.add(tuple(f"{-x:.6g}" for x in values))
+        explained.add(tuple(map(number_text, values)))
+        explained.add(tuple(number_text(-x) for x in values))
         explained.add(tuple(f"@{x.identity}" for x in leaves if x.dtype))
     return explained

@@ -170,7 +170,7 @@ class Table:
 
     def only(self, rows: Iterable[int]) -> "Table":
         """Some of its rows."""
-        return Table(self.name, [self.rows[i] for i in sorted(rows)])
+        return Table(self.name, [self.rows[i] for i in sorted({*rows})])
 
     def leaves(self, path: str) -> list[Leaf | None]:
         """A leaf in each row."""

@@ -2,13 +2,13 @@
 
 A `Calls` is the observer of the engine (`_blocking.Observer`), and so makes every call
 while it is there. About one call in fifty is made alone: the device is done with all
-that came before, and the call returns when its results are ready. The median is the
-time that the function takes on the device. Calls that compile are left out. Nothing
-else is changed; of arrays, the smallest result of the latest call is kept, as it tells
-when the device is done.
+that came before, and the call returns when its results are ready. The median, less
+dispatch, is the time that the function takes on the device. Calls that compile are left
+out. Nothing else is changed; of arrays, the smallest result of the latest call is kept,
+as it tells when the device is done.
 
-Only calls under this library's `filter_jit` are seen, of the thread that entered the
-context. Operations outside of jit and functions of plain `jax.jit` are not.
+Only calls under this library's `filter_jit` are seen, of the thread that made the
+object. Operations outside of jit and functions of plain `jax.jit` are not.
 """
 
 # Of JAX's functions not all have types.
@@ -45,8 +45,8 @@ from ._waits import Waits
 # The most calls from one that is made alone to the next. A prime number, so that it is
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
-# The first calls, which are all looked at closely; and those before which the tool
-# looks whether what they were traced with has changed.
+# The first calls, of each of which the arguments and the line are looked at; and those
+# that are made slowly, so that the tool looks whether what was traced has changed.
 _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
@@ -78,7 +78,8 @@ class Timed:
 
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
-        # The index of the smallest result, and its type, which is no tracer's.
+        # The index of the smallest result, and its type, which is no tracer's; of a
+        # function without arrays among its results, those of the handle.
         self.smallest = 0
         self.kind: type = type(None)
 
@@ -88,16 +89,16 @@ class Timed:
         return self.calls >= self.due
 
     @property
-    def is_close(self) -> bool:
-        """Whether its next call is to be looked at closely."""
+    def is_slow(self) -> bool:
+        """Whether its next call is to be made slowly."""
         return self.calls < _EARLY or self.calls >= self.due
 
-    def note_smallest(self, results: Sequence[Any]) -> None:
-        """Which result is the smallest is the same in all calls."""
-        if self.kind is type(None):
-            sizes = [getattr(x, "nbytes", 0) for x in results]
-            self.smallest = sizes.index(min(sizes))
-            self.kind = type(results[self.smallest])
+    def smallest_of(self, results: Sequence[Any]) -> Any:
+        """The smallest result, and note which that is: mostly it is the same again."""
+        sizes = [getattr(x, "nbytes", 0) for x in results]
+        self.smallest = sizes.index(min(sizes))
+        self.kind = type(results[self.smallest])
+        return results[self.smallest]
 
     @property
     def lines(self) -> list[Place]:
@@ -135,7 +136,7 @@ class Calls(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what is called, and its arrays, before most calls.
+        # Is shown what is called, and its arrays, before calls that are made slowly.
         self.look = look
         # The smallest result of the latest call: once it is ready, the device is done.
         self.result: Any = None
@@ -152,13 +153,17 @@ class Calls(contextlib.ExitStack):
         # that has not returned.
         self.transfers = self._transferred = 0.0
         self.notes: list[str] = []
+        # What was called; and of that, what is there, by the `id` of its function.
+        self._all: list[Timed] = []
         self._timed: dict[int, Timed] = {}
 
         # Whether what waits is not the program, or is known.
         self.is_unseen = False
-        # Waits of the program. Had Python not waited, the device had had its next work
-        # earlier: by the wait, but by no more than Python did since the one before.
-        self._waited = self._ahead = self._free = 0.0
+        # Seconds of waits of the program.
+        self._waited = 0.0
+        # Had Python not waited, the device had had its next work so much earlier: by
+        # the wait, but by no more than Python did since the wait before it had ended.
+        self._ahead = self._free = 0.0
 
     def __enter__(self) -> Self:
         # What this version of JAX does not have: waits in it are not seen.
@@ -180,11 +185,11 @@ class Calls(contextlib.ExitStack):
     @property
     def timed(self) -> list[Timed]:
         """What was called."""
-        return [x for x in self._timed.values() if x.calls]
+        return [x for x in self._all if x.calls]
 
     # --- the calls ---
 
-    # When a call begins.
+    # The engine asks it when a call begins.
     clock = staticmethod(time.perf_counter)
 
     def call(
@@ -196,9 +201,9 @@ class Calls(contextlib.ExitStack):
         numpy_bytes: int,
         began: float | None,
     ) -> Any:
-        """Make a call for the engine, and time it.
+        """Make a call for the engine, and time it. Most calls are only timed.
 
-        Of most calls, no more is noted than what this function does by itself.
+        `began`: when the call began; `None` if nobody observed calls by then.
         """
         __tracebackhide__ = True
         if threading.get_ident() != self.thread:
@@ -206,17 +211,18 @@ class Calls(contextlib.ExitStack):
 
         flat = specialization.flat
         timed = self._timed.get(id(flat))
-        if timed is None or timed.flat() is not flat or timed.is_close or began is None:
-            return self._call_closely(jitted, specialization, values, arrays, began)
+        if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
+            return self._call_slowly(jitted, specialization, values, arrays, began)
 
         timed.given.check()
         out = jitted(*arrays)
         returned = time.perf_counter()
         try:
-            if is_compiling():
+            smallest = out[timed.smallest] if timed.smallest < len(out) else None
+            if is_compiling():  # something was compiled for this call
                 self.ended = None
-            elif type(out) is list and type(out[timed.smallest]) is timed.kind:
-                self.result = out[timed.smallest]
+            elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
+                self.result = smallest
                 timed.calls += 1
                 timed.seconds += returned - began - self._transferred
                 self.seconds += returned - (self.ended or began)
@@ -228,7 +234,7 @@ class Calls(contextlib.ExitStack):
             self._give_up(e)
         return out
 
-    def _call_closely(
+    def _call_slowly(
         self,
         jitted: Any,
         specialization: Any,
@@ -239,7 +245,8 @@ class Calls(contextlib.ExitStack):
         """Make a call, look at what it is given, and maybe wait for the device."""
         __tracebackhide__ = True
         before = time.perf_counter()
-        seconds = 0.0 if began is None else before - began - self._transferred
+        began = before if began is None else began
+        seconds = before - began - self._transferred
         self._transferred = 0.0
         timed = self._before(specialization, arrays)
 
@@ -250,7 +257,7 @@ class Calls(contextlib.ExitStack):
         self.own_seconds += start - before
         if timed is not None:
             seconds += returned - start
-            self._after(timed, values, arrays, out, seconds, before)
+            self._after(timed, values, arrays, out, seconds, began)
             self.own_seconds += time.perf_counter() - returned
         return out
 
@@ -261,10 +268,11 @@ class Calls(contextlib.ExitStack):
             timed = self._timed.get(id(flat))
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
+                self._all.append(timed)
             if self.look is not None:
                 self.look(flat, arrays)
             timed.given.check()
-            if timed.is_due:
+            if timed.is_due and not any(isinstance(x, Tracer) for x in arrays):
                 self._wait_for([self.result, *arrays])
             return timed
         except Exception as e:
@@ -278,23 +286,20 @@ class Calls(contextlib.ExitStack):
         arrays: Sequence[Any],
         out: Any,
         seconds: float,
-        before: float,
+        began: float,
     ) -> None:
         """A call has returned, `seconds` after it began."""
-        *results, _ = flat_output(out)
-        if results and isinstance(results[-1], Tracer):
-            return  # it is a part of a trace
-
         try:
+            *results, handle = flat_output(out)
+            if any(isinstance(x, Tracer) for x in (*arrays, *results)):
+                return  # it is a part of a trace
             has_compiled = is_compiling()
             is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
-            if results:
-                timed.note_smallest(results)
-                self.result = results[timed.smallest]
+            self.result = timed.smallest_of(results or [handle])
             if has_compiled:
                 self.ended = None
             else:
-                self._count(timed, results, seconds, before)
+                self._count(timed, results, seconds, began)
             if is_looked_at:
                 self._look_closely(timed, values, arrays, results)
             elif not timed.donates:
@@ -303,7 +308,7 @@ class Calls(contextlib.ExitStack):
             self._give_up(e)
 
     def _count(
-        self, timed: Timed, results: Sequence[Any], seconds: float, before: float
+        self, timed: Timed, results: Sequence[Any], seconds: float, began: float
     ) -> None:
         is_alone = timed.is_due
         timed.calls += 1
@@ -314,9 +319,9 @@ class Calls(contextlib.ExitStack):
             timed.alone.append((seconds, seconds + max(0.0, waited)))
             timed.due += min(timed.calls, _EVERY)
 
-        ended = time.perf_counter()
-        self.seconds += ended - (before if self.ended is None else self.ended)
-        self.ended = ended
+        # Without what was done here, before the call and after it.
+        self.seconds += seconds + (0.0 if self.ended is None else began - self.ended)
+        self.ended = time.perf_counter()
 
     def _look_closely(
         self, timed: Timed, values: Any, arrays: Sequence[Any], results: Sequence[Any]
@@ -330,6 +335,7 @@ class Calls(contextlib.ExitStack):
     def _give_up(self, error: Exception) -> None:
         """A fault of this class must not be one of the program."""
         observe(None)
+        self._let_go()
         self.notes.append(f"Calls were not timed to the end: {error!r}.")
 
     # --- waits ---
@@ -406,7 +412,7 @@ class Calls(contextlib.ExitStack):
         if self.ended is not None and not wait.decides:
             self._waited += seconds
             self._ahead += min(seconds, ended - seconds - self._free)
-            self._free = ended
+        self._free = ended
 
     # --- what is known by now ---
 

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from ._why import line_of
 
 VERSION = 5
 
-# Tells child processes that another process has this file.
+# Tells child processes that another process has this file: its number, and the path.
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
 
@@ -48,10 +49,19 @@ class Writer:
         # The program may change the directory.
         self._path = Path(path).absolute()
         self._started, self._process = time.time(), os.getpid()
+        self._lock = threading.RLock()
         self._file: TextIO | None = None
         self._has_failed = False
         self._rank: dict[str, int] = {}
-        self._path.touch()
+
+        own = f"{self._process}:{path}"
+        owner = os.environ.get(_OWNER, "")
+        if not owner.endswith(f":{path}"):
+            os.environ[_OWNER] = owner = own
+        # A child process has a file of its own.
+        if owner != own:
+            self._path = self._path.with_suffix(f".{self._process}{self._path.suffix}")
+        self._path.write_bytes(b"")
         watch(self._write_event, starting=self._write_start)
         atexit.register(self._end)
 
@@ -67,23 +77,23 @@ class Writer:
         if self._has_failed or os.getpid() != self._process:  # forked
             return
         try:
-            file = self._file or self._open()
-            line = {"type": kind, **as_json(fields), **self._rank}
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-            file.flush()
+            with self._lock:  # threads compile
+                file = self._file or self._open()
+                line = {"type": kind, **as_json(fields), **self._rank}
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+                file.flush()
         except (OSError, ValueError) as e:
             self._has_failed = True
             print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
 
     def _open(self) -> TextIO:
-        # Not before the first compilation: JAX knows by then how many processes it has.
-        own = str(self._process)
-        other = f".{own}" if os.environ.setdefault(_OWNER, own) != own else ""
-        if jax.process_count() > 1:
+        # Not before the first trace, when a job of several processes has begun. To ask
+        # for a rank otherwise would choose the devices, which a program may still do.
+        if jax.distributed.is_initialized():
             self._rank = {"rank": (rank := jax.process_index())}
-            other = f".{rank}" if rank else ""
-        path = self._path.with_suffix(other + self._path.suffix)
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+            if rank:
+                self._path = self._path.with_suffix(f".{rank}{self._path.suffix}")
+        self._file = open(self._path, "w", encoding="utf-8")  # noqa: SIM115
         packages = (jax, eqx, sys.modules["eqx_fastjit"])
         header = {
             "version": VERSION,
@@ -136,11 +146,13 @@ def read(path: str) -> Run:
 
     Raises `FileError` if it is no event file, and `OSError` if it cannot be read.
     """
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")[:-1]  # without one that is being written
     notes = ["An event file has no waits: run `doctor SCRIPT` for them."]
-
     try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")[:-1]  # without one that is being written
+        if not lines:
+            raise FileError(f"{path}: nothing has been compiled so far")
+
         header, *parsed = map(json.loads, lines)
         if (version := header["version"]) != VERSION:
             reads = f"this eqx_fastjit reads version {VERSION}"
@@ -150,6 +162,7 @@ def read(path: str) -> Run:
         events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         known = [e.started + e.seconds + e.first_run - started for e in events]
+        known += [x["started"] - started for x in parsed if x["type"] == "start"]
 
         if not ends:
             killed = "The program has not ended, or it was killed."
@@ -178,6 +191,7 @@ def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
 
 
 def _event(line: dict[str, Any]) -> Event:
+    # An event writes the fields of its fact beside its own (`Event.for_json`).
     leaves, program = line.get("signature", ()), line.get("program")
     signature = tuple(_made(Leaf, x) for x in leaves)
     return Event(_made(Fact, line), signature, _made(Program, program))
@@ -187,13 +201,16 @@ _hints = functools.cache(get_type_hints)
 
 
 def _made(kind: Any, x: Any) -> Any:
-    """A value of a type, of what `as_json` has made of one."""
+    """A value of a type, of what `as_json` has made of one.
+
+    Types are `Any`, `tuple[X, ...]`, and a number, a text or a record, or `None`.
+    """
     if x is None or kind is Any:
         return x
     if get_origin(kind) is tuple:
         return tuple(_made(get_args(kind)[0], y) for y in x)
     kind, *_ = get_args(kind) or (kind,)  # or `None`
-    if isinstance(x, list):  # a place
+    if isinstance(x, list):  # a place, which is short: file, line and function
         return kind(*x)
     if isinstance(x, int | float):
         return x

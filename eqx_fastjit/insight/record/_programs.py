@@ -35,13 +35,14 @@ class Weak(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What was traced, in digests, which other processes can compare."""
+    """What was traced, in digests. Other processes can compare all but the values."""
 
     # Of equations, wiring, options and avals.
     same: str
     # Of the kinds of its operations, whatever their shapes, and however many.
     kinds: str
-    # How many operations it has; and the arrays that it returns, as `float32[5]`.
+    # How many operations it runs, those of a `scan` in each step; and the arrays that
+    # it returns, as `float32[5]`.
     size: int
     returns: tuple[str, ...] = ()
     # What could have been arguments, in order: literals, and digests of constants.
@@ -58,13 +59,14 @@ _ASIDE = frozenset(
         *("custom_jvp_call", "custom_vjp_call"),
     }
 )
-# Options that an array could be: weak types; where a slice begins, or its gradient.
+# Options that are no part of the program: weak types; and what an array could be, which
+# is where a slice begins, and the padding by which JAX writes its gradient.
 _ARGUMENTS = ("weak_type", "start_indices", "limit_indices", "padding_config")
 # Values of a program that are kept; and the bytes of an array up to which it is told
 # by its content.
 _MAX_VALUES, _MAX_BYTES = 200, 1 << 20
 # In the text of a function.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def program_of(jaxpr: Any) -> Program | None:
@@ -91,9 +93,9 @@ def _weak_results(jaxpr: Any) -> Iterator[Weak]:
     weak = {v for v in returned if getattr(v.aval, "weak_type", False)}
     for e in jaxpr.eqns if weak else ():
         lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
-        for v in weak.intersection(e.outvars) if lines else ():
-            code, instruction = lines[0]
-            yield Weak(show_aval(v), place_of(Position(code, instruction)))
+        for v in e.outvars if lines else ():
+            if v in weak:
+                yield Weak(show_aval(v), place_of(Position(*lines[0])))
 
 
 def _digest(texts: Iterable[str]) -> str:
@@ -101,10 +103,20 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _identity(x: Any) -> str:
-    """What tells a captured array from others. Those of NumPy are copies."""
+    """What tells a captured array from others.
+
+    JAX captures its own arrays as they are. It copies those of NumPy, which are told by
+    what is in them; a large one counts as another one in each trace.
+    """
     if isinstance(x, jax.Array) or x.nbytes > _MAX_BYTES:
         return f"@{number_of(x)}"
     return _digest([show_array(x.shape, str(x.dtype)), np.asarray(x).tobytes().hex()])
+
+
+def number_text(x: Any) -> str:
+    """A number, as a literal and as a static: of a float, the digits of both."""
+    value = np.asarray(x).item()
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 class _Reader:
@@ -117,8 +129,8 @@ class _Reader:
     def read(self, jaxpr: Any) -> tuple[str, Counter[str]]:
         """The digest of a jaxpr, and how often each kind of operation is in it."""
         inner = opened(jaxpr)
+        self.values += map(_identity, getattr(jaxpr, "consts", ()))
         if id(inner) not in self._known:
-            self.values += map(_identity, getattr(jaxpr, "consts", ()))
             self._known[id(inner)] = self._read(inner)
         return self._known[id(inner)]
 
@@ -131,8 +143,8 @@ class _Reader:
             # Literals have no number, and constants are given none.
             if getattr(v, "val", None) is not None:
                 is_number = v.aval.shape == ()
-                value = f"{complex(v.val).real:.6g}" if is_number else _identity(v.val)
-                self.values.append(value)
+                read = number_text if is_number else _identity
+                self.values.append(read(v.val))
             is_value = hasattr(v, "val") or v not in numbers
             return show_aval(v) if is_value else f"{numbers[v]}"
 
@@ -142,6 +154,7 @@ class _Reader:
             texts.append(show_aval(v))
         for e in jaxpr.eqns:
             found = [self.read(x) for x in jaxprs_in(e)]
+            # As in a Python loop, whose iterations are in the trace.
             times = e.params["length"] if e.primitive.name == "scan" else 1
             if e.primitive.name not in _ASIDE:
                 kinds[e.primitive.name] += 1
@@ -149,7 +162,8 @@ class _Reader:
                 kinds.update({k: n * times for k, n in inside.items()})
             params = sorted(e.params.items())
             options = [f"{k}={_option(x)}" for k, x in params if k not in _ARGUMENTS]
-            self.values += map(str, e.params.get("start_indices", ()))
+            for option in ("start_indices", "padding_config"):
+                self.values += map(str, e.params.get(option, ()))
             inputs = " ".join(map(name, e.invars))
             results = " ".join(map(show_aval, e.outvars))
             inner = " ".join(text for text, _ in found)
@@ -157,7 +171,8 @@ class _Reader:
             if _is_conversion(e) and results == " ".join(map(show_aval, e.invars)):
                 # Of a weak type alone: there is none in a call with a strong one.
                 texts.pop()
-                numbers[e.outvars[0]] = numbers.get(e.invars[0], -1)
+                if e.invars[0] in numbers:
+                    numbers[e.outvars[0]] = numbers[e.invars[0]]
                 continue
             for v in e.outvars:
                 numbers[v] = next(fresh)

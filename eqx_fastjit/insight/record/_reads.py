@@ -43,7 +43,9 @@ class Read(NamedTuple):
         function = self.function()
         match expression:
             case ast.Attribute(value=inner, attr=name):
-                return inspect.getattr_static(self.value_of(inner), name, MISSING)
+                owner = self.value_of(inner)
+                if owner is not MISSING:
+                    return inspect.getattr_static(owner, name, MISSING)
             case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
                 found: Any = self.value_of(inner)
                 return found.get(key, MISSING) if type(found) is dict else MISSING
@@ -86,9 +88,18 @@ def reads_of(
             yield from reads_of(value, inside, depth - 1)
 
 
-@functools.lru_cache(maxsize=1024)
 def _read_in(code: types.CodeType) -> dict[str, Any]:
     """What code reads and does not write, also in functions that it defines."""
+    read, written = _read_and_written_in(code)
+    return {
+        path: node
+        for path, node in read.items()
+        if not any(path == x or is_below(path, x) for x in written)
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_and_written_in(code: types.CodeType) -> tuple[dict[str, Any], set[str]]:
     read: dict[str, Any] = {}
     written: set[str] = set()
     for node in map(expressions_in(code.co_filename).get, code.co_positions()):
@@ -98,18 +109,18 @@ def _read_in(code: types.CodeType) -> dict[str, Any]:
             if not isinstance(node.ctx, ast.Load):
                 written.add(path)
     for inner in (x for x in code.co_consts if isinstance(x, types.CodeType)):
-        variables = *inner.co_varnames, *inner.co_cellvars
-        inside = _read_in(inner).items()
-        read = {p: x for p, x in inside if argument_of(p) not in variables} | read
-    return {
-        path: node
-        for path, node in read.items()
-        if not any(path == x or is_below(path, x) for x in written)
-    }
+        own = *inner.co_varnames, *inner.co_cellvars
+        inside, written_inside = _read_and_written_in(inner)
+        read = {p: x for p, x in inside.items() if argument_of(p) not in own} | read
+        written |= {p for p in written_inside if argument_of(p) not in own}
+    return read, written
 
 
 def nodes_in(file: str) -> list[ast.AST]:
-    """All of the syntax in a file, as it is now; nothing of what is no Python."""
+    """All of the syntax in a file, as it was when its lines were first asked for.
+
+    Nothing of what is no Python.
+    """
     return _nodes_in("".join(linecache.getlines(file)))
 
 

@@ -16,17 +16,18 @@ from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import listed, shortened
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._statements import place_of
 from eqx_fastjit.insight.record._why import costliest, is_operation, line_of, short_name
 
 from ._rules import Case, Row, Rule
 from .same_operations import NEEDED
 
 
-# How often an operation is compiled at a line that is no accident: models may have
-# layers of a few widths.
+# In how many calls of a line an operation is compiled before that is no accident:
+# models may have layers of a few widths.
 _LEAST = 5
 # From how many operations on a line, or a function that jits nothing, has a row; and
-# from how many operands one operation takes longer to compile than to compute.
+# from how many operands of one operation NumPy is faster than to compile it.
 _MANY, _OPERANDS = 20, 100
 # From how many equations a program tells what each takes to compile; and seconds that
 # one takes where a run has no such program.
@@ -34,7 +35,7 @@ _LARGE, _USUAL = 20, 2e-3
 
 
 def program_key(event: Event) -> tuple[str, str]:
-    """The same for operations of one program, which JAX had."""
+    """Equal for compilations of one program; each has its own if that is not known."""
     program = event.program
     return event.function.name, program.same if program else f"{event.number}"
 
@@ -64,7 +65,8 @@ class _Compiled(NamedTuple):
     # That of the function's call, or of the operation where no function is named.
     line: Place
     events: list[Event]
-    # Whether the line compiled it again and again, for data in several shapes.
+    # Whether several calls of the line compiled it: for data in other shapes, or for a
+    # function that it is given, which is made again.
     is_again: bool
 
 
@@ -83,40 +85,48 @@ def rows(case: Case) -> Iterator[Row]:
 def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[Event]]]:
     # The lines on the way to what is jitted, also by a library. Nothing around them is
     # to be jitted: that would be compiled for each shape of the rest.
-    jitting = {x for e in events if not is_operation(e) for x in e.frames}
-    not_own = {x[::2] for x in jitting}
+    compiling = (e for e in (*run.before, *events) if not is_operation(e))
+    jitting = {x for e in compiling for x in e.frames}
+    sites = (site for timed in run.timed for site in timed.sites)
+    jitting |= {place_of(position) for site in sites for position in site}
+    not_own = {_function_at(x) for x in jitting}
 
     functions: dict[Any, dict[Any, list[Event]]] = {}
     for e in events:
+        # Models and states are made once, mostly of a few shapes.
         if not (is_operation(e) and e.frames) or run.look(e).operation.is_making:
             continue
-        inside = itertools.takewhile(lambda x: x[::2] not in not_own, e.frames)
+        inside = itertools.takewhile(lambda x: _function_at(x) not in not_own, e.frames)
         named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
 
         # The outermost function that jits nothing, and the line that calls it.
         own = e.frames[named[-1]] if named else e.frames[0]
         line = e.frames[: named[-1] + 2][-1] if named else own
-        lines = functions.setdefault((own[::2], bool(named)), {})
+        lines = functions.setdefault((*_function_at(own), bool(named)), {})
         key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
 
     rows: list[tuple[Row, list[Event]]] = []
-    for ((_, function), is_own), lines in functions.items():
-        found = [
-            _Compiled(
-                line, x, len({run.look(e).operation.call for e in x} - {None}) >= _LEAST
-            )
-            for (line, *_), x in lines.items()
-        ]
+    for (_, function, is_own), lines in functions.items():
+        found: list[_Compiled] = []
+        for (line, *_), compiled in lines.items():
+            # `None` of operations on each leaf of a tree, which one call compiles.
+            calls = {run.look(e).operation.call for e in compiled} - {None}
+            found.append(_Compiled(line, compiled, len(calls) >= _LEAST))
 
         counts = collections.Counter(x.line for x in found for _ in x.events)
         many = {x for x, n in counts.items() if n >= _MANY} - jitting
         if is_own and counts.total() >= _MANY:
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
-        if chosen and (row := _row(function, chosen, bool(many), run))[0].saves > 0:
+        if chosen and (row := _row(function, chosen, many, run))[0].saves > 0:
             rows.append(row)
     return rows
+
+
+def _function_at(place: Place) -> tuple[str, str]:
+    """The function of a line, and its file."""
+    return place.file, place.function
 
 
 def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
@@ -131,7 +141,8 @@ def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
     for line, events in by_line.items():
         most = max(run.look(e).operation.n_operands for e in events)
         seconds = sum(e.seconds for e in events)
-        facts = {"source": source_at(line), "n": most}
+        source = source_at(line) or events[0].function.name
+        facts = {"source": source, "n": most}
         part = OPERANDS.part(facts, count=len(events), saves=seconds)
         row = Row(
             short_name(line.function),
@@ -195,19 +206,20 @@ def source_at(line: Place | None) -> str:
 def _row(
     function: str,
     found: list[_Compiled],
-    is_whole: bool,
+    many: Collection[Place],
     run: Run,
 ) -> tuple[Row, list[Event]]:
     """The row of a function. Of each operation, the first is needed.
 
-    `is_whole`: all of its operations could be one program instead.
+    `many`: the lines whose operations could be one program instead.
     """
-    found.sort(key=lambda x: -sum(e.seconds for e in x.events[1:]))
+    found.sort(key=lambda x: (not x.is_again, -sum(e.seconds for e in x.events[1:])))
     main = found[0].events
     again = [e for x in found if x.is_again for e in x.events[1:]]
 
+    # A `scan`, say, that is compiled twice for one program: its function is another.
+    # (Of a few functions that take turns, each is compiled once.)
     different = {*map(program_key, main)}
-    # Of a few operations that take turns, each is compiled once.
     is_same = len(different) <= len(main) // 2 and any(
         run.look(e).operation.is_loop for e in main
     )
@@ -216,9 +228,9 @@ def _row(
         values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
 
     every = [e for x in found for e in x.events]
-    saves = sum(e.seconds for e in again)
-    if is_whole:
-        rest = [e for e in every if e not in again]
+    saves = saves_again = sum(e.seconds for e in again)
+    together = {e for x in found if x.line in many for e in x.events}
+    if rest := together - {*again}:
         saves += max(0.0, sum(e.seconds for e in rest) - seconds_as_one(rest, run))
     is_other = bool(again) and not is_same
     shown = [shortened(x, 40) for x in values[:2]]
@@ -237,9 +249,9 @@ def _row(
         costliest((x.line, e.seconds) for x in found for e in x.events),
         seconds=sum(e.seconds for e in every),
         saves=saves,
-        other_data=saves if is_other else 0.0,
-        about=is_whole,
+        other_data=saves_again if is_other else 0.0,
+        about=bool(rest),
         compilations=len(every),
         programs=len({*map(program_key, every)}),
     )
-    return row, every if is_whole else again
+    return row, [*again, *rest]

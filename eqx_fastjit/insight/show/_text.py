@@ -31,7 +31,7 @@ _EDITS = 10
 
 
 class Line(NamedTuple):
-    """A title, or what is below it; an edit with a rule, and what follows that."""
+    """A title, or what is below it. What has a rule is followed by its `edit`."""
 
     seconds: str
     text: str
@@ -48,14 +48,17 @@ def lines_of(row: Row) -> list[Line]:
     title = f"{row.function}: {row.cost}" if row.cost else row.function
     if row.compilations > 1:
         title += "; " if row.cost else ": "
-        title += f"{plural(row.compilations, 'compilation')}"
+        title += plural(row.compilations, "compilation")
         title += f" of {plural(row.programs, 'program')}" if row.programs else ""
     lines = [Line("wrong" if row.is_wrong else saves, title, place=row.line)]
+    # What an edit saves beside those above is told if there are several; 0 is that of
+    # what has to be compiled. The first of these has the seconds of all.
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
+    wanted = f"({show_seconds(row.wanted)})"
     for part in row.parts:
         seconds = "and" if part.gain is None else show_seconds(part.gain)
         if not part.edit:
-            seconds = f"({show_seconds(row.wanted)})"
+            seconds, wanted = wanted, ""
         elif is_single:
             seconds = ""
         place = f" ({show_place(part.line)})" * (part.line not in (None, row.line))
@@ -137,11 +140,12 @@ def blocks(
     yield style, wrapped(title, columns=columns)
 
     rows = [x for x in report.rows if verbose or x not in prices]
-    for i, row in enumerate(rows[: None if verbose else _ROWS], 1):
+    shown = rows if verbose else rows[:_ROWS]
+    for i, row in enumerate(shown, 1):
         first, *below = as_text(lines_of(row), columns, verbose, f"{i}")
         yield "bold", [first]
         yield "", below
-    if not verbose and (rest := rows[_ROWS:]):
+    if rest := rows[len(shown) :]:
         saved = show_seconds(sum(x.saves for x in rest))
         yield "dim", [f"{plural(len(rest), 'more row')} ({saved}): --verbose"]
 
@@ -154,7 +158,7 @@ def blocks(
             f"No row spares the other {seconds} of compilations: {names} (--verbose)."
         )
         yield "", wrapped(text, columns=columns)
-    for note in (_legend(report), *run.notes):
+    for note in (_legend(shown), *run.notes):
         yield "dim", wrapped(note, columns=columns)
 
     if verbose:
@@ -180,9 +184,9 @@ def _share(time: Time, seconds: float) -> str:
     return f"{time.seconds / seconds:.0%}{line}"
 
 
-def _legend(report: Report) -> str:
+def _legend(rows: Iterable[Row]) -> str:
     """What stands in rows, in words."""
-    parts = [part for row in report.findings for part in row.parts]
+    parts = [part for row in rows for part in row.parts if part.edit]
     names = "Names are those of the function's parameters."
     said = [
         f"`eqx-fastjit rule {x.rule}` explains that rule. {names}" for x in parts[:1]
