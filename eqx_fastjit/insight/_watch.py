@@ -92,6 +92,7 @@ class Watch:
 
         # Of a program that has not imported JAX there are none.
         calls = Calls() if self._calls is None else self._calls
+        calls.end_calls()
         seconds = calls.seconds_of_calls()
         # The lines that call what is jitted by this library, and by `jax.jit`.
         ours = [line for timed in calls.timed for line in timed.lines]

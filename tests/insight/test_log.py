@@ -206,8 +206,9 @@ def test_a_child_process_has_a_file_of_its_own(tmp_path):
     file = tmp_path / "run.jsonl"
     parent = f"""
 import eqx_fastjit, numpy as np, subprocess, sys
-eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
+eqx_fastjit.engine()
 subprocess.run([sys.executable, {str(STEPS)!r}, "1"], input="", text=True, check=True)
+eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
 """
     command(python=("-c", parent), EQX_FASTJIT_LOG=str(file))
     (other,) = set(tmp_path.glob("run.*.jsonl")) - {file}

@@ -368,6 +368,14 @@ CASES = {
         called(lambda x, flag: x * (2.0 if flag else 3.0), (X, True), (X, False)),
         "2 of 1: selects flag 1",
     ),
+    "a flag that selects where is padded": (
+        called(
+            lambda x, flag: jnp.pad(x, (1, 0) if flag else (0, 1)),
+            (X, True),
+            (X, False),
+        ),
+        "2 of 1: selects flag 1",
+    ),
     "a member that selects an array": (
         called(
             lambda x, kind: x * TABLES["V" if kind is Kind.A else "mV"],
@@ -457,6 +465,13 @@ CASES = {
         "4 of 4: lengths x 3",
         "x float32[4,4], float32[3,4], float32[4,3], ...; y float32[4], float32[3], "
         "float32[5] [lengths]: pad to float32[5,6] and float32[5]",
+    ),
+    "lengths that arrays share with one another": (
+        called(
+            lambda x, y, z: x.sum() + y.sum() + z.sum(),
+            *((ones(a), ones(b), ones(a, b)) for a, b in ((4, 4), (3, 4), (3, 3))),
+        ),
+        "3 of 3: lengths x 2",
     ),
     "keys of two kinds": (
         called(

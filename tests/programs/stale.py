@@ -26,8 +26,12 @@ config, passed, bound = Config(), Config(), Config()
 
 @eqx.filter_jit
 def step(x, given):
+    def count():
+        given.traces += 1
+
     table["traces"] += 1
-    given.traces += 1
+    count()
+    assert given.traces
     x = x * SCALE * table["rate"] * config.rate * config.size * given.size
     return (lambda rate, x: x + rate)(table["deep"]["x"], x)
 

@@ -47,7 +47,7 @@ class Object:
 
     @property
     def count(self) -> int:
-        """How often it became another one."""
+        """How many others it became."""
         return len({*self.ids}) - 1
 
     @functools.cached_property
@@ -79,8 +79,8 @@ class Object:
         """
         if self.kind == "number":
             is_fraction = all(x is None or is_float(x) for x in self.leaves)
-            is_told = is_fraction or is_literal(self.table, self.paths[0])
-            return not self.is_mixed and (is_told or self.is_length)
+            is_value = is_fraction or is_literal(self.table, self.paths[0])
+            return not self.is_mixed and (is_value or self.is_length)
         return self.kind in ("optimiser", "function", "callable", "object")
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class Object:
 
         def is_length_of(x: Column) -> bool:
             rows = zip(numbers, table.values(x), table.leaves(x.path), strict=True)
-            return all(a == b for a, b, leaf in rows if leaf and leaf.kind == "array")
+            return all(a == b for a, b, leaf in rows if leaf and leaf.shape[x.axis :])
 
         axes = (x for x in table.columns if x.aspect == "axis")
         return self.kind == "number" and any(map(is_length_of, axes))

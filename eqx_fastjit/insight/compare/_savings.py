@@ -51,6 +51,7 @@ class Savings:
         out: list[tuple[Object, float | None]] = []
         while left:
             kept = [x for x in left if x not in last]
+            # If none saves anything beside the others, all at once.
             together = self._next(kept, chosen) or self._next(left, chosen) or left
             chosen += together
             saved = self.of(*chosen).seconds

@@ -53,7 +53,7 @@ def partition(values: Iterable[Any]) -> Partition:
 _WHOLES = ("function", "container")
 
 
-def _cells(leaf: Leaf, rest: int | None) -> dict[Column, Any]:
+def _cells(leaf: Leaf, rest: Any) -> dict[Column, Any]:
     """What a leaf has for each of its columns.
 
     `rest`: what tells a static object from others with its class and fields.
@@ -113,6 +113,7 @@ class Table:
             leaf = self.leaf(path)
             if leaf is None or not leaf.of:
                 fields[path] = []
+            # What the jitted function captures has no owner here, and is no field.
             elif leaf.holder not in _WHOLES:
                 fields.get(self.owner(path), []).append(path)
 
@@ -123,20 +124,21 @@ class Table:
             inside[:] = [x for x in inside if not any(is_below(y, x) for y in inside)]
         return fields
 
-    def _rest(self, path: str) -> list[int | None]:
+    def _rest(self, path: str) -> list[Any]:
         """What tells an object from others of its class with the same fields, by row.
 
-        `None` if it has no fields that differ.
+        Also which of these it has. `None` if it has no fields that differ.
         """
         if not self._fields.get(path):
             return [None] * len(self.rows)
 
         known: dict[Any, dict[Leaf | None, int]] = collections.defaultdict(dict)
         fields = zip(*map(self.leaves, self._fields[path]), strict=True)
-        rest: list[int | None] = []
+        rest: list[Any] = []
         for leaf, values in zip(self.leaves(path), fields, strict=True):
             alike = known[leaf and leaf.type, values]
-            rest.append(alike.setdefault(leaf, len(alike)))
+            is_there = tuple(x is not None for x in values)
+            rest.append((is_there, alike.setdefault(leaf, len(alike))))
         return rest
 
     @functools.cached_property
@@ -197,7 +199,7 @@ class Table:
     def programs(self) -> Partition:
         """Which rows are of the same program.
 
-        One that is not known is as another one of which the same leaf texts are.
+        One that is not known is told from others by the leaves of its call.
         """
         return partition(
             row.program.same if row.program else ("unknown", *self._unlike(i))
@@ -269,7 +271,7 @@ class Saved(NamedTuple):
 
     @property
     def amount(self) -> tuple[float, int]:
-        """By which it is compared. What is not compiled yet has no seconds."""
+        """By which it is compared. What is only traced so far has no seconds."""
         return self.seconds, len(self.rows)
 
 

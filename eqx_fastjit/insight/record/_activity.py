@@ -6,6 +6,7 @@ matters in a long run is what each iteration does.
 """
 
 import ast
+import builtins
 import collections
 import functools
 import itertools
@@ -108,7 +109,7 @@ def activities(
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
             seconds[kind, statement, loop] += took
-            copies = any(".at[" in statement_of(x).text for x in users)
+            copies = bool(users) and ".at[" in statement_of(users[0]).text
             computing[kind, statement, loop] += took * (is_in_c and not copies)
             copying[kind, statement, loop] += took * copies
             if users:
@@ -199,8 +200,10 @@ def _kind_of_global(position: Position) -> str:
         if not isinstance(found, ModuleType):  # of other objects, code may be run
             return ""
         found = vars(found).get(name)
+    if found is None and not names:
+        found = getattr(builtins, function.id, None)
     if str(getattr(found, "__module__", "")).startswith("jax."):
         return OPERATIONS
-    if isinstance(found, BuiltinFunctionType):
+    if isinstance(found, BuiltinFunctionType | type):
         return PYTHON
     return JIT if isinstance(found, type(jax.jit(id))) else ""

@@ -184,8 +184,8 @@ class Calls(contextlib.ExitStack):
 
     @property
     def timed(self) -> list[Timed]:
-        """What was called."""
-        return [x for x in self._all if x.calls]
+        """What was called, also if all calls compiled."""
+        return [*self._all]
 
     # --- the calls ---
 
@@ -415,6 +415,11 @@ class Calls(contextlib.ExitStack):
         self._free = ended
 
     # --- what is known by now ---
+
+    def end_calls(self) -> None:
+        """What the latest calls were given, and is still there, was kept."""
+        for timed in self._all:
+            timed.given.check()
 
     def seconds_of_calls(self) -> "CallSeconds":
         """Where the seconds of calls and of waits went."""

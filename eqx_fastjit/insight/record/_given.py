@@ -261,7 +261,7 @@ def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
     for number, position in zip(chain.frames, chain.positions, strict=True):
         statement = statement_of(position)
         if number == id(now):
-            return statement.place.line == line
+            return statement.place.line == line and statement.reads_once
         is_lambda = position.code.co_name == "<lambda>"
         if not (statement.is_last or is_lambda):
             return False

@@ -26,16 +26,16 @@ INTERVAL = 0.01
 _MAX_FRAMES = 300
 # After so many samples the older half is added up. (Events set aside the last ones.)
 _MAX_RECENT = 1 << 13
-# Seconds on the CPU from a signal to its handler from which on Python was in C: rather
-# than to call an operation of JAX, it takes as long to compute one. And seconds from
-# which on it waited there: another program keeps it from running for less.
+# From a signal to its handler: seconds on the CPU from which on Python was in C to
+# compute, as it takes less to call an operation of JAX. And seconds from one handler to
+# the next, beside the interval, from which on it waited in C: other programs delay it
+# for less.
 _COMPUTED, _LATE = 150e-6, 10e-3
-
 
 # Of frames in these, only the function is noted: stacks are then few.
 _LIBRARIES = (
-    os.path.dirname(os.__file__),
-    os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
+    os.path.dirname(os.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
     "<frozen ",
 )
 
@@ -110,8 +110,9 @@ class Sampler:
         try:
             now = time.perf_counter()
             assert self._native is not None
-            late, computed = self._native.seconds_since_tick()
-            is_in_c = computed > _COMPUTED or late > _LATE
+            _, computed = self._native.seconds_since_tick()
+            is_late = now - self._last > INTERVAL + _LATE
+            is_in_c = computed > _COMPUTED or is_late
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:
                 known = _in_library(frame.f_code)

@@ -27,6 +27,8 @@ class Statement(NamedTuple):
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
+    # Whether it reads variables that it replaces only once.
+    reads_once: bool = True
     # Whether it makes arrays of JAX of the same variables in each iteration.
     moves_the_same: bool = False
     # Whether it has a comprehension.
@@ -102,7 +104,8 @@ MOVING = ("asarray", "array", "device_put")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_BRANCHES = (ast.If, ast.Try, ast.Match, ast.ExceptHandler)
+_TRIES = (ast.Try, ast.TryStar)
+_BRANCHES = (ast.If, *_TRIES, ast.ExceptHandler)
 
 
 @functools.lru_cache(maxsize=16)
@@ -110,56 +113,79 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
 
-    def visit(node: ast.AST, loop: ast.stmt | None, branch: int) -> None:
+    def visit(
+        node: ast.AST, loop: ast.stmt | None, branch: int, is_tried: bool
+    ) -> None:
         if isinstance(node, _FUNCTIONS):
-            loop, branch = None, 0
+            loop, branch, is_tried = None, 0, False
         if isinstance(node, _LOOPS):  # its head runs in each iteration
             loop, branch = node, 0
         if isinstance(node, ast.stmt):
-            here = _statement(node, loop, branch)
+            here = _statement(node, loop, branch, is_tried)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
+
+        is_tried |= isinstance(node, _TRIES)
         if isinstance(node, _BRANCHES):
             branch = node.lineno
+        if isinstance(node, ast.match_case):
+            branch = node.pattern.lineno
+        others = node.orelse if isinstance(node, ast.If) else []
         for child in ast.iter_child_nodes(node):
-            visit(child, loop, branch)
+            of_child = others[0].lineno if child in others else branch
+            visit(child, loop, of_child, is_tried)
 
     try:
-        visit(module, None, 0)
+        visit(module, None, 0, False)
     except RecursionError:  # code that is nested too deeply
         return {}
     return found
 
 
-def _statement(node: ast.stmt, loop: ast.stmt | None, branch: int) -> Statement:
+def _statement(
+    node: ast.stmt, loop: ast.stmt | None, branch: int, is_tried: bool
+) -> Statement:
     """A statement in a loop, of a file and function to be named."""
+    inside = _evaluated_by(node)
+    names = [x for x in inside if isinstance(x, ast.Name)]
+    replaced = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    read = [x.id for x in names if isinstance(x.ctx, ast.Load) and x.id in replaced]
     return Statement(
         Place("", node.lineno, ""),
         _head(node),
         0 if loop is None else loop.lineno,
         branch,
-        is_last=isinstance(node, ast.Return),
-        moves_the_same=_moves_the_same(node, loop),
-        has_loop=any(isinstance(x, _COMPREHENSIONS) for x in ast.walk(node)),
+        # What is in a `finally` runs after it.
+        is_last=isinstance(node, ast.Return) and not is_tried,
+        reads_once=len({*read}) == len(read),
+        moves_the_same=_moves_the_same(inside, loop),
+        has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
     )
 
 
-def _moves_the_same(node: ast.stmt, loop: ast.stmt | None) -> bool:
-    calls = [x for x in ast.walk(node) if isinstance(x, ast.Call)]
+def _evaluated_by(node: ast.stmt) -> list[ast.AST]:
+    """What a statement evaluates by itself, without the body of a compound one."""
+    bodies = (ast.stmt, ast.ExceptHandler, ast.match_case)
+    heads = (x for x in ast.iter_child_nodes(node) if not isinstance(x, bodies))
+    return [x for head in heads for x in ast.walk(head)]
+
+
+def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
+    """Whether it moves variables that are mentioned nowhere else in the loop.
+
+    Anything else may change what is in them, also in place.
+    """
+    calls = [x for x in inside if isinstance(x, ast.Call)]
     moved = [x for x in calls if ast.unparse(x.func).rpartition(".")[2] in MOVING]
-    names = {name for x in moved for y in x.args for name in _names(y, ast.Load)}
-    return bool(moved) and names.isdisjoint(_assigned_in(loop))
+    if loop is None or not moved or not all(x.args for x in moved):
+        return False
 
-
-def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
-    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
-    return {x.id for x in names if isinstance(x.ctx, context)}
-
-
-@functools.lru_cache(maxsize=64)
-def _assigned_in(loop: ast.stmt | None) -> set[str]:
-    """The variables that a loop assigns."""
-    return set() if loop is None else _names(loop, ast.Store)
+    arguments = [x for call in moved for x in ast.walk(call.args[0])]
+    names = {x.id for x in arguments if isinstance(x, ast.Name)}
+    elsewhere = (x for x in ast.walk(loop) if x not in arguments)
+    others = {x.id for x in elsewhere if isinstance(x, ast.Name)}
+    has_calls = any(isinstance(x, ast.Call) for x in arguments)
+    return not has_calls and names.isdisjoint(others)
 
 
 def _head(node: ast.stmt) -> str:

@@ -39,7 +39,7 @@ class Part(_Sparse):
     - `what`, `edit`: one line each. Without an edit, it has to be compiled.
     - `path`: of what differs, as the user would write it: `model.layers[0].rate`.
     - `values`: what that was, in order, each once.
-    - `count`: how often it became another one.
+    - `count`: how many others it became; or how often it compiled, or ran.
     - `saves`: seconds that this edit alone saves.
     - `gain`: seconds that it saves in addition to those of the parts above it: these
         add up. `None` if it saves nothing without the part above it.

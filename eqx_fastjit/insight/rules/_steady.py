@@ -53,7 +53,7 @@ class Loop:
     def count(self) -> int:
         """How often it ran; 0 if that is not known."""
         main = self.main_beside()
-        if main is None:
+        if main is None or main.statement.has_loop:
             return 0
         # A function may have several specializations.
         own = main.name, main.statement.place
@@ -70,14 +70,14 @@ class Loop:
 
 
 def loops_of(run: Run) -> list[Loop]:
-    """The loops of a run that did anything, and in which it is told."""
+    """The loops of a run, by what their statements did and by the calls in them."""
     activities: dict[Place, list[Activity]] = collections.defaultdict(list)
     for activity in run.activities:
         if activity.loop is not None:
             activities[activity.loop].append(activity)
 
     calls: dict[Place, list[CallsAt]] = collections.defaultdict(list)
-    for timed in run.timed:
+    for timed in (x for x in run.timed if x.calls):
         for loop, call in _calls_in_loops(timed):
             calls[loop].append(call)
     return [
@@ -95,6 +95,6 @@ def _calls_in_loops(timed: Timed) -> Sequence[tuple[Place, CallsAt]]:
             counts[loop, statement] += n
     share = timed.calls / (timed.sites.total() or 1)
     return [
-        (loop, CallsAt(timed, statement, round(n * share)))
+        (loop, CallsAt(timed, statement, max(1, round(n * share))))
         for (loop, statement), n in counts.items()
     ]

@@ -53,7 +53,8 @@ _LEAST_SECONDS = 0.25
 _LITTLE = 0.01
 # Calls of which one is left where many are made in one.
 _STEPS = 100
-# The most seconds that are asked for: it takes some to measure.
+# The most seconds that a call is assumed to have of overhead: where even that saves too
+# little it is not measured, which takes time.
 _MOST_OVERHEAD = 1e-2
 # Bytes of arrays from which on it matters that they are not donated; calls, too.
 _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
@@ -61,20 +62,20 @@ _LEAST_BYTES, _LEAST_CALLS = 1 << 22, 10
 
 def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
-    outside: list[Row] = []
+    found: list[Row] = []
     in_a_scan: set[object] = set()
     for loop in loops_of(case.run):
-        outside += [*_eager(loop, case), *_transfers(loop, case)]
+        found += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
-            for row in _short(loop, call, case):
-                in_a_scan.add(call.timed.function.key())
-                yield row
+            short = [*_short(loop, call, case)]
+            in_a_scan |= {call.timed.function.key() for _ in short}
+            found += short
 
-    yield from outside
+    yield from found
     yield from _equinox(case, in_a_scan)
     yield from _donate(case.run)
     # What Python does no more, it cannot do while the device works.
-    yield from _waits(case.run, sum(x.saves for x in outside))
+    yield from _waits(case.run, sum(x.saves for x in found))
 
 
 def _least(case: Case) -> float:
@@ -99,17 +100,20 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     jit, unless they copy an array to change a part of it.
     """
     parts: list[Part] = []
-    transfers = {x.statement: x.seconds for x in loop.of(TRANSFERS)}
+    seconds = loop.seconds(OPERATIONS)
+    # What a statement makes of numbers, say, is made within as well; but not copied.
+    transfers = {x.statement: x.seconds - x.computing for x in loop.of(TRANSFERS)}
     for x in loop.of(OPERATIONS):
-        # What it makes of numbers, say, is made within as well.
-        saves = x.seconds - x.computing + transfers.get(x.statement, 0.0)
+        moving = transfers.get(x.statement, 0.0)
+        seconds += moving
+        saves = x.seconds - x.computing + moving
         edit = _into(loop, x.statement)
         if 2 * x.copying > x.seconds:
             edit = f"{edit} with donate, or NumPy"
         facts = {"statement": _source(x), "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
 
-    for row in _row(loop, parts, loop.seconds(OPERATIONS), loop.count, case):
+    for row in _row(loop, parts, seconds, loop.count, case):
         yield _with_compilations(row, loop, case)
 
 
@@ -117,7 +121,9 @@ def _into(loop: Loop, statement: Statement) -> str:
     """Where operations of a statement are to be moved."""
     main = loop.main_beside(statement.branch)
     into = "filter_jit around them"
-    if main is not None:
+    # What a `for` iterates over is made once, before the loop.
+    is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
+    if main is not None and not is_head:
         into = f"in one jitted function with `{main.name}`"
     # A loop in jit is unrolled.
     return f"jax.vmap for its loop, {into}" if statement.has_loop else into
@@ -149,6 +155,7 @@ def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
     row = dataclasses.replace(
         row,
         parts=tuple(parts),
+        line=parts[0].line,
         seconds=row.seconds + sum(e.seconds for e in spared),
         saves=sum(x.saves for x in parts),
         compilations=len(spared),
@@ -218,7 +225,9 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     of NumPy's; or if Python does more than to call.
     """
     timed, count = call.timed, call.calls
-    seconds = call.seconds + loop.seconds(DISPATCH)
+    # Of what samples say of calls, its share.
+    share = count / sum(x.calls for x in loop.calls)
+    seconds = call.seconds + share * loop.seconds(DISPATCH)
     reads = sum(x.reads for x in case.run.waits if x.decides)
     decides = call.statement.branch > 0 or 2 * reads > count
     is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
@@ -250,7 +259,8 @@ def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     """
     functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
-        if timed.is_of_equinox and timed.function.key() not in without:
+        is_told = timed.function.key() in without
+        if timed.is_of_equinox and timed.calls and not is_told:
             functions[timed.function.key()].append(timed)
 
     found: list[tuple[Timed, int, float]] = []
@@ -283,25 +293,23 @@ def _donate(run: Run) -> Iterator[Row]:
         given = main.given
         arguments = [x.name for x in given.donatable]
         n_bytes = given.donated_bytes
-        others = [x for x in several if x is not main and x.calls > 0]
-        is_same = all(
-            {*arguments} <= {x.name for x in other.given.donatable} for other in others
-        )
-        if n_bytes < _LEAST_BYTES or main.calls < _LEAST_CALLS or not is_same:
+        # Also in those that are called only once, or mostly compile.
+        kept = {x.name for other in several for x in other.given.kept_arguments}
+        is_kept = not kept.isdisjoint(arguments)
+        if n_bytes < _LEAST_BYTES or main.calls < _LEAST_CALLS or is_kept:
             continue
 
         facts = {
             "arguments": listed(arguments),
             "bytes": show_bytes(n_bytes),
-            "mode": _mode(given),
+            "mode": _mode([x.name for x in given.arguments if x.name in kept], given),
         }
         part = DONATE.part(facts, count=main.calls)
         yield Row(main.function.name, (part,), main.line, bytes=n_bytes)
 
 
-def _mode(given: Given) -> str:
+def _mode(kept: list[str], given: Given) -> str:
     """Equinox's option, with what is kept as the first argument."""
-    kept = [x.name for x in given.kept_arguments]
     if not kept:
         return 'donate="all"'
     is_first = kept == [given.arguments[0].name]

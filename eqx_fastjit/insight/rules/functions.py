@@ -5,6 +5,7 @@ the programs: what differs between calls of one program had not. What an edit sa
 counted by what is left of the calls without it.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -60,7 +61,8 @@ def rows(case: Case) -> Iterator[Row]:
 
     What the same edits at the same lines mend is one row.
     """
-    by_edits: dict[object, tuple[Row, list[Event]]] = {}
+    by_edits: dict[object, list[Row]] = collections.defaultdict(list)
+    spared: dict[object, list[Event]] = collections.defaultdict(list)
     for table in case.tables:
         if (found := row_of(table)) is None:
             continue
@@ -68,35 +70,39 @@ def rows(case: Case) -> Iterator[Row]:
         edits = tuple((x.rule, x.edit, x.line) for x in row.parts)
         is_known = all(x.line for x in row.parts) and edits
         key = edits if is_known else table
-        if key in by_edits:
-            known, more = by_edits[key]
-            row, events = _joined(known, row), more + events
-        by_edits[key] = row, events
+        by_edits[key].append(row)
+        spared[key] += events
 
-    for row, events in by_edits.values():
-        case.spare(row, events)
+    for key, several in by_edits.items():
+        row = several[0] if len(several) == 1 else _joined(several)
+        case.spare(row, spared[key])
         yield row
 
 
-def _joined(a: Row, b: Row) -> Row:
+def _joined(rows: Sequence[Row]) -> Row:
     """The row of several functions."""
-    parts = [
-        dataclasses.replace(
-            x,
-            what=listed((x.what, y.what)),
-            count=x.count + y.count,
-            saves=x.saves + y.saves,
-            gain=None if x.gain is None else x.gain + (y.gain or 0.0),
+    parts: list[Part] = []
+    for alike in zip(*(x.parts for x in rows), strict=True):
+        gains = [x.gain for x in alike if x.gain is not None]
+        part = dataclasses.replace(
+            alike[0],
+            what=listed(x.what for x in alike),
+            gain=sum(gains) if gains else None,
+            **_sums(alike, "count", "saves"),
         )
-        for x, y in zip(a.parts, b.parts, strict=True)
-    ]
-    sums = ("seconds", "saves", "other_data", "wanted", "compilations", "programs")
+        parts.append(part)
+
+    names = ("seconds", "saves", "other_data", "wanted", "compilations", "programs")
     return dataclasses.replace(
-        a,
-        function=listed((a.function, b.function)),
+        rows[0],
+        function=listed(x.function for x in rows),
         parts=tuple(parts),
-        **{name: getattr(a, name) + getattr(b, name) for name in sums},
+        **_sums(rows, *names),
     )
+
+
+def _sums(items: Iterable[Any], *names: str) -> dict[str, Any]:
+    return {name: sum(getattr(x, name) for x in items) for name in names}
 
 
 def row_of(table: Table) -> tuple[Row, list[Event]] | None:
@@ -122,6 +128,7 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
         other_data=max(0.0, other_data),
+        # The costliest has to be compiled in any case.
         wanted=sum(seconds) - max(seconds, default=0.0),
         compilations=len(own),
         programs=len({table.programs[i] for i in own}),
@@ -147,6 +154,7 @@ def _needed_parts(
     table: Table, diagnosis: Diagnosis, left: Iterable[int]
 ) -> Iterator[Part]:
     """What the programs differ in that are left."""
+    # A number that is a length is told by the array that has it.
     for found in diagnosis.needed:
         if not found.is_length and len({found.ids[i] for i in left}) > 1:
             yield _part(table, NEEDED, found)
@@ -179,6 +187,8 @@ def diagnose(table: Table) -> Diagnosis:
 
     told = {c for x in within for c in x.columns}
     between = objects_of(table, without=told)
+    # A number, and an array in its place, are never of one program: so all rules of
+    # these are asked here.
     others = [
         Edit(x, rule)
         for x in between
