@@ -138,7 +138,7 @@ typedef int (*Reader)(struct Walk *w, const struct Type *type, PyObject *x, int 
 typedef struct Type {
     PyTypeObject *type;   /* borrowed: NULL once it has died */
     PyObject *reference;  /* owned: a weak one, which says when it dies */
-    struct Type *next_dead;
+    struct Type *next;    /* of its bucket, or of those that have died */
     Reader read;
     int is_node;        /* to JAX; otherwise all below it is static */
     int is_mutable;     /* as a static */
@@ -197,7 +197,7 @@ typedef struct Walk {
 
 extern const Entry no_entry; /* an `END`, so that a walk at it expects nothing */
 
-#define MAX_TYPES 2048 /* half of them at most are there */
+#define FORGOTTEN 2048 /* buckets of types; and a last one, where nobody looks them up */
 
 /* Functions of Python's that `setup` is given (`_engine.py`). */
 typedef enum {
@@ -220,8 +220,7 @@ typedef struct {
     Walk *free_walks;
     Py_ssize_t n_walks; /* those in use, in all threads */
     Type *dead_types; /* of classes that have died: they are used again */
-    size_t n_types;
-    Type *types[MAX_TYPES]; /* open addressing by the type's address */
+    Type *types[FORGOTTEN + 1]; /* buckets, by the type's address */
 } Shared;
 
 extern Shared shared;
@@ -242,7 +241,7 @@ void types_forget(void); /* readers are chosen again from now on */
 extern PyMethodDef type_died_method;
 
 static inline size_t type_hash(const PyTypeObject *cls) {
-    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
+    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32) % FORGOTTEN;
 }
 
 /* What is known of the type of a value that the caller holds; NULL if there is nothing yet.
@@ -250,10 +249,9 @@ static inline size_t type_hash(const PyTypeObject *cls) {
 Without the lock: an entry gets its type before it is put here, what was known of a class that
 has died stays where it is, without a type, and the half of the places is empty. */
 static inline Type *type_known(const PyTypeObject *cls) {
-    for (size_t i = type_hash(cls);; i++) {
-        Type *type = LOAD(shared.types[i % MAX_TYPES]);
-        if (type == NULL || LOAD(type->type) == cls) return type;
-    }
+    Type *type = LOAD(shared.types[type_hash(cls)]);
+    while (type != NULL && LOAD(type->type) != cls) type = LOAD(type->next);
+    return type;
 }
 
 /* The same; chosen now if there is nothing. NULL with an error. */

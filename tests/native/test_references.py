@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
+from tests.support.memory import growth
 from tests.support.modules import Hashed, Holder, Inner, Node, Unhashed
 from tests.support.programs import run_program
+from tests.support.traces import count_traces
 
 
 pytestmark = [
@@ -300,6 +302,20 @@ def test_after_wrong_arguments():
                 call()
 
         check_references(wrong, X, held, f, n=10)
+
+
+def test_what_is_known_of_classes_is_bounded():
+    """Of thousands that live; tens of thousands that die make no room and take none."""
+    f, traces = count_traces(lambda x, _: x)
+    living = [type("Own", (), {})() for _ in range(2_000)]
+
+    def call(i):
+        made_up = [type("Own", (), {})() for _ in range(1_500)]
+        with pytest.raises(ValueError, match="pytree dictionary keys"):
+            f(X, [living, made_up, {1: X, "a": X}])
+        f(X, living), made_up.clear(), gc.collect()
+
+    assert growth(call, 20)[0] < 100_000 and len(traces) == 1
 
 
 def test_every_allocation_of_a_call_may_fail():
