@@ -142,6 +142,7 @@ typedef struct Type {
     Reader read;
     int is_node;        /* to JAX; otherwise all below it is static */
     int is_mutable;     /* as a static */
+    int may_be_equal;   /* its values, by an `__eq__` or a state of their own */
     Py_ssize_t n_dynamic;
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
 } Type;

@@ -206,7 +206,6 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
 }
 
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
-static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
 static int is_flattened(PyObject *x) {
@@ -229,7 +228,7 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
         would tell, but equal ones are never missed. Asked once for several in a row. */
-        if (may_be_equal(type) && w->asked != type) {
+        if (type->may_be_equal && w->asked != type) {
             int is_late = is_flattened(x);
             if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
             w->asked = type;
@@ -406,11 +405,6 @@ static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
     int failed = read_names(w, type, x, fields, as_static);
     Py_XDECREF(fields);
     return failed;
-}
-
-/* Whether objects of a class are compared by an `__eq__` or a state of their own. */
-static int may_be_equal(const Type *type) {
-    return type->read == read_hashed || type->read == read_fields || type->read == read_state;
 }
 
 /* --- arrays ----------------------------------------------------------------------------- */

@@ -49,8 +49,8 @@ static Type *type_take(void) {
 static int type_set(Type *type, PyTypeObject *cls, PyObject *reader) {
     const char *name;
     PyObject *names;
-    if (!PyArg_ParseTuple(reader, "sppO!n", &name, &type->is_node, &type->is_mutable,
-                          &PyTuple_Type, &names, &type->n_dynamic))
+    if (!PyArg_ParseTuple(reader, "spppO!n", &name, &type->is_node, &type->is_mutable,
+                          &type->may_be_equal, &PyTuple_Type, &names, &type->n_dynamic))
         return -1;
 
     type->read = reader_called(name);

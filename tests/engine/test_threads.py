@@ -53,11 +53,8 @@ def test_contexts_are_of_their_thread():
 
     def target(i):
         for _ in range(10):
-            if i % 2:
-                with jax.disable_jit():
-                    assert f(X) is False
-            else:
-                assert f(X) is True
+            with jax.disable_jit(i % 2 == 1):
+                assert f(X) is (i % 2 == 0)
 
     in_threads(4, target)
 

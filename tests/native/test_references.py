@@ -306,14 +306,17 @@ def test_after_wrong_arguments():
 
 def test_what_is_known_of_classes_is_bounded():
     """Of thousands that live; tens of thousands that die make no room and take none."""
-    f, traces = count_traces(lambda x, _: x)
-    living = [type("Own", (), {})() for _ in range(2_000)]
+
+    def made_up(n):
+        return [type("Own", (), {})() for _ in range(n)]
 
     def call(i):
-        made_up = [type("Own", (), {})() for _ in range(1_500)]
         with pytest.raises(ValueError, match="pytree dictionary keys"):
-            f(X, [living, made_up, {1: X, "a": X}])
-        f(X, living), made_up.clear(), gc.collect()
+            f(X, [living, made_up(1_500), {1: X, "a": X}])
+        f(X, living), gc.collect()
+
+    f, traces = count_traces(lambda x, _: x)
+    living = made_up(2_000)
 
     assert growth(call, 20)[0] < 100_000 and len(traces) == 1
 
