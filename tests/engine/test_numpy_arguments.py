@@ -1,6 +1,7 @@
 """NumPy arguments: traced like JAX arrays, and safe to refill after the call.
 
-Promises 19, 20, 21 of docs/reliability.md.
+Calls return before the device has finished, except in the three cases that
+`docs/drop-in.md` names. An unedited program that refills its buffers is right.
 """
 
 import equinox as eqx

@@ -1,6 +1,7 @@
 """Reading, failing and returning leave every reference count as it was.
 
-Promises 27, 31 of docs/reliability.md. And any allocation may fail.
+So calls keep nothing alive and leave no cycle, whatever they are given; and any
+allocation may fail.
 """
 
 import collections
