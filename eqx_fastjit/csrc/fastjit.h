@@ -100,12 +100,14 @@ typedef enum {
     ARRAY, /* an array, of any shape and dtype: `jax.jit` tells those apart; its object is NULL */
     TYPE,  /* the type of what follows */
     SAME,  /* this very object */
-    TEXT,  /* a `str` */
     EQUAL, /* an object that is compared by `==`; its hash stands before it, as BITS */
+    /* The same object of these is the same value (`is_constant`, by the order of kinds). */
+    FIXED, /* this very object, of a type that C defines: nobody registers it with JAX */
+    TEXT,  /* a `str` */
+    INT,   /* an `int` of 64 bits */
+    FLOAT, /* a `float`, compared by its bits */
     /* Without an object. */
     BITS,  /* a number: a length, a hash, the value of a subclass of `int` */
-    INT,   /* an `int` of 64 bits */
-    FLOAT, /* the bits of a `float` */
     END,   /* after the last entry of a specialization's */
 } EntryKind;
 
@@ -119,6 +121,22 @@ typedef struct {
 
 static inline PyObject *entry_object(const Entry *entry) {
     return entry->kind >= BITS ? NULL : entry->as.object;
+}
+
+/* The same object of these kinds is the same value, without a look at its type. */
+static inline int is_constant(const Entry *entry) {
+    return entry->kind - FIXED <= FLOAT - FIXED; /* unsigned */
+}
+
+static inline uint64_t double_bits(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* By which an INT or a FLOAT is compared. */
+static inline uint64_t number_bits(uint64_t kind, PyObject *x) {
+    return kind == INT ? (uint64_t)PyLong_AsLongLong(x) : double_bits(PyFloat_AS_DOUBLE(x));
 }
 
 /* A static that can be changed in place, and the part of the trail that tells its state. */
