@@ -208,8 +208,8 @@ class Function:
         if specialization is not None:
             compiling = _facts.close(None, lambda: self.arguments_of(values))
             interrupted = compiling and not isinstance(error, Exception)
-            flat = specialization.flat
-            if interrupted or isinstance(error, RecursionError) or not flat.traced:
+            is_traced = specialization.flat.traced
+            if interrupted or isinstance(error, RecursionError) or not is_traced:
                 self.forget(specialization)
         else:
             name_static(error, lambda: self.arguments_of(values))

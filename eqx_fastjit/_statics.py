@@ -154,8 +154,7 @@ def sorted_keys(keys: list[Any]) -> tuple[list[Any], bytes] | None:
     `None` if that order is not the ascending one, which the self-check of `_engine.py`
     compares, as may be with keys of several types, or of the user's.
     """
-    is_ascending = {*map(type, keys)} in ({str}, {int})
-    if not is_ascending:
+    if {*map(type, keys)} not in ({str}, {int}):
         return None
     ordered = sorted(keys)
     places = {key: i for i, key in enumerate(ordered)}
@@ -287,8 +286,7 @@ class Walk:
     def _read(self, x: Any, as_static: bool) -> None:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = known_reader(x)
-        may_be_equal = not as_static and reader.may_be_equal
-        if may_be_equal and is_flattened(x):
+        if reader.may_be_equal and not as_static and is_flattened(x):
             # Registered since it was first read: equal ones are never missed.
             reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node

@@ -265,8 +265,8 @@ static inline size_t type_hash(const PyTypeObject *cls) {
 
 /* What is known of the type of a value that the caller holds; NULL if there is nothing yet.
 
-Without the lock: an entry gets its type before it is put here, what was known of a class that
-has died stays where it is, without a type, and the half of the places is empty. */
+Without the lock: an entry gets its type before it is put here, and what was known of a class that
+has died is never freed (`types.c`). */
 static inline Type *type_known(const PyTypeObject *cls) {
     Type *type = LOAD(shared.types[type_hash(cls)]);
     while (type != NULL && LOAD(type->type) != cls) type = LOAD(type->next);
