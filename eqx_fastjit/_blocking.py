@@ -171,7 +171,7 @@ def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         return None
 
     left = iter(put)
-    return tuple([next(left) if isinstance(x, np.ndarray) else x for x in arrays])
+    return tuple(next(left) if isinstance(x, np.ndarray) else x for x in arrays)
 
 
 # From the `id` of each array that a call with `asynchronous=False` has computed to a
@@ -191,8 +191,7 @@ def _remember(results: Sequence[Any]) -> None:
 
 def _not_computed(arguments: Sequence[Any]) -> list[Any]:
     def is_computed(x: Any) -> bool:
-        known = _computed.get(id(x))
-        return known is not None and known() is x
+        return _computed.get(id(x), lambda: None)() is x
 
     arrays = [x for x in arguments if isinstance(x, jax.Array)]  # others are copies
     return [x for x in arrays if not is_computed(x)]

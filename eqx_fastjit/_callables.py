@@ -183,7 +183,7 @@ def _binding_code(kinds: tuple[Any, ...], fun_index: int) -> types.CodeType:
     values = list(signature.parameters)
     if fun_index >= 0:
         values.insert(fun_index, "fun")
-    items = "".join([f"{x}, " for x in values])
+    items = "".join(f"{x}, " for x in values)
     source = f"lambda fun: lambda {str(signature)[1:-1]}: ({items})"
     # As of this file, whose frames are left out of tracebacks.
     outer = eval(compile(source, __file__, "eval"))

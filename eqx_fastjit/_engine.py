@@ -182,8 +182,9 @@ def connect(
     - `bind`: from the arguments of a call to its values.
     - `target`: called in place of what the specialization calls.
     """
-    more = callee.table, callee.last, callee.n_positional
-    ENGINE.Callable._connect(x, callee, bind, target, *more)
+    ENGINE.Callable._connect(
+        x, callee, bind, target, callee.table, callee.last, callee.n_positional
+    )
 
 
 def engine() -> str:

@@ -148,7 +148,7 @@ def _about_donated(arguments: list[tuple[str, Any]]) -> str:
 def _donors(x: Any) -> str:
     """The functions that donate arrays like this one, with the lines that call them."""
     calls: dict[str, str] = {}
-    for fact in reversed(tuple(_facts.history)):
+    for fact in reversed(_facts.history.copy()):
         specialization = fact.specialization()
         if specialization is None or specialization.flat.options.donate == "none":
             continue

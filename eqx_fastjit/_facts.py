@@ -136,7 +136,7 @@ SETTINGS = (
 
 def current_settings() -> tuple[Any, ...]:
     """JAX's settings now."""
-    return tuple([getattr(config, name, None) for name in SETTINGS])
+    return tuple(getattr(config, name, None) for name in SETTINGS)
 
 
 def _cell() -> int:

@@ -68,7 +68,7 @@ class Function:
         self.table: dict[Any, Any] = {}
         # The one that was found last, if any, where C looks first.
         self.last = types.CellType()
-        _functions.add(self)
+        _functions[id(self)] = self
 
     def __repr__(self) -> str:  # JAX's errors about treedefs show it
         return f"filter_jit(fn={self.info.qualname!r}, donate={self.options.donate!r})"
@@ -208,8 +208,8 @@ class Function:
         if specialization is not None:
             compiling = _facts.close(None, lambda: self.arguments_of(values))
             interrupted = compiling and not isinstance(error, Exception)
-            flat = specialization.flat
-            if interrupted or isinstance(error, RecursionError) or not flat.traced:
+            is_traced = specialization.flat.traced
+            if interrupted or isinstance(error, RecursionError) or not is_traced:
                 self.forget(specialization)
         else:
             name_static(error, lambda: self.arguments_of(values))
@@ -299,13 +299,17 @@ def _drop_changed_arrays(made: Any, values: tuple[Any, ...]) -> None:
     _with_numpy.update({(array, id(made)): made for array in arrays})
 
 
-_functions: weakref.WeakSet[Function] = weakref.WeakSet()
+# All of them, by their `id`. (No `WeakSet`: other threads may add to it meanwhile, and
+# its iterator would raise.)
+_functions: weakref.WeakValueDictionary[int, Function] = weakref.WeakValueDictionary()
 
 
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
-    for function in list(_functions):
-        function.clear()
+    for reference in _functions.valuerefs():
+        function = reference()
+        if function is not None:
+            function.clear()
 
 
 on_clear_caches(clear_all)

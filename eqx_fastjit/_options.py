@@ -97,7 +97,7 @@ def _flatten_in_shardings(
     if isinstance(prefix, list | tuple):
         without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
         if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
-            names = ", ".join([path for path, _ in passed])
+            names = ", ".join(path for path, _ in passed)
             raise ValueError(
                 f"`in_shardings` has {len(prefix)} entries, but the call has "
                 f"{len(passed)} arguments ({names}). Expected one sharding (or a "

@@ -80,7 +80,7 @@ def _slots_of(cls: type) -> tuple[str, ...]:
     names = [x for c in cls.__mro__ for x in vars(c).get("__slots__", ())]
     # (A property of such a name computes what it returns.)
     slots = [x for x in names if type(getattr(cls, x, 0)) is types.MemberDescriptorType]
-    return tuple([x for x in slots if not x.startswith("_")])
+    return tuple(x for x in slots if not x.startswith("_"))
 
 
 def values_inside(x: Any) -> list[Any]:

@@ -94,6 +94,8 @@ class Reader(NamedTuple):
     # Whether a static of this type can be changed in place. Frozen classes count, too:
     # `object.__setattr__` changes their instances, and asking costs a comparison.
     is_mutable: bool = False
+    # Whether its values are compared by an `__eq__` or a state of their own.
+    may_be_equal: bool = False
     # The names of its fields, the first `n_dynamic` of which are not static.
     names: tuple[str, ...] = ()
     n_dynamic: int = 0
@@ -152,8 +154,7 @@ def sorted_keys(keys: list[Any]) -> tuple[list[Any], bytes] | None:
     `None` if that order is not the ascending one, which the self-check of `_engine.py`
     compares, as may be with keys of several types, or of the user's.
     """
-    is_ascending = {*map(type, keys)} in ({str}, {int})
-    if not is_ascending:
+    if {*map(type, keys)} not in ({str}, {int}):
         return None
     ordered = sorted(keys)
     places = {key: i for i, key in enumerate(ordered)}
@@ -189,7 +190,7 @@ def _module_reader(cls: type) -> Reader | None:
         return None
 
     names = (*dynamic, *static)
-    return Reader("module", True, True, names, n_dynamic=len(dynamic))
+    return Reader("module", True, True, names=names, n_dynamic=len(dynamic))
 
 
 def _static_reader(x: Any) -> Reader:
@@ -203,10 +204,10 @@ def _static_reader(x: Any) -> Reader:
 
     fields = generated_fields(cls)
     if fields is not None:
-        return Reader("fields", is_mutable=True, names=fields)
+        return Reader("fields", is_mutable=True, may_be_equal=True, names=fields)
     if has_hash(x):
-        return Reader("hashed")
-    return Reader("state", is_mutable=True)
+        return Reader("hashed", may_be_equal=True)
+    return Reader("state", is_mutable=True, may_be_equal=True)
 
 
 def has_hash(x: Any) -> bool:
@@ -262,8 +263,6 @@ class _Same:
         return id(self.object)  # which this holds
 
 
-# Readers of objects that are compared by an `__eq__` or a state of their own.
-_MAY_BE_EQUAL = ("hashed", "fields", "state")
 _ARRAY = _Same("array")
 _MISSING = object()
 
@@ -287,8 +286,7 @@ class Walk:
     def _read(self, x: Any, as_static: bool) -> None:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = known_reader(x)
-        may_be_equal = not as_static and reader.name in _MAY_BE_EQUAL
-        if may_be_equal and is_flattened(x):
+        if reader.may_be_equal and not as_static and is_flattened(x):
             # Registered since it was first read: equal ones are never missed.
             reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node

@@ -100,12 +100,14 @@ typedef enum {
     ARRAY, /* an array, of any shape and dtype: `jax.jit` tells those apart; its object is NULL */
     TYPE,  /* the type of what follows */
     SAME,  /* this very object */
-    TEXT,  /* a `str` */
     EQUAL, /* an object that is compared by `==`; its hash stands before it, as BITS */
+    /* The same object of these is the same value (`is_constant`, by the order of kinds). */
+    FIXED, /* this very object, of a type that C defines: nobody registers it with JAX */
+    TEXT,  /* a `str` */
+    INT,   /* an `int` of 64 bits */
+    FLOAT, /* a `float`, compared by its bits */
     /* Without an object. */
     BITS,  /* a number: a length, a hash, the value of a subclass of `int` */
-    INT,   /* an `int` of 64 bits */
-    FLOAT, /* the bits of a `float` */
     END,   /* after the last entry of a specialization's */
 } EntryKind;
 
@@ -119,6 +121,22 @@ typedef struct {
 
 static inline PyObject *entry_object(const Entry *entry) {
     return entry->kind >= BITS ? NULL : entry->as.object;
+}
+
+/* The same object of these kinds is the same value, without a look at its type. */
+static inline int is_constant(const Entry *entry) {
+    return entry->kind - FIXED <= FLOAT - FIXED; /* unsigned */
+}
+
+static inline uint64_t double_bits(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* By which an INT or a FLOAT is compared. */
+static inline uint64_t number_bits(uint64_t kind, PyObject *x) {
+    return kind == INT ? (uint64_t)PyLong_AsLongLong(x) : double_bits(PyFloat_AS_DOUBLE(x));
 }
 
 /* A static that can be changed in place, and the part of the trail that tells its state. */
@@ -138,10 +156,11 @@ typedef int (*Reader)(struct Walk *w, const struct Type *type, PyObject *x, int 
 typedef struct Type {
     PyTypeObject *type;   /* borrowed: NULL once it has died */
     PyObject *reference;  /* owned: a weak one, which says when it dies */
-    struct Type *next_dead;
+    struct Type *next;    /* of its bucket, or of those that have died */
     Reader read;
     int is_node;        /* to JAX; otherwise all below it is static */
     int is_mutable;     /* as a static */
+    int may_be_equal;   /* its values, by an `__eq__` or a state of their own */
     Py_ssize_t n_dynamic;
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
 } Type;
@@ -197,7 +216,7 @@ typedef struct Walk {
 
 extern const Entry no_entry; /* an `END`, so that a walk at it expects nothing */
 
-#define MAX_TYPES 2048 /* half of them at most are there */
+#define FORGOTTEN 2048 /* buckets of types; and a last one, where nobody looks them up */
 
 /* Functions of Python's that `setup` is given (`_engine.py`). */
 typedef enum {
@@ -220,8 +239,7 @@ typedef struct {
     Walk *free_walks;
     Py_ssize_t n_walks; /* those in use, in all threads */
     Type *dead_types; /* of classes that have died: they are used again */
-    size_t n_types;
-    Type *types[MAX_TYPES]; /* open addressing by the type's address */
+    Type *types[FORGOTTEN + 1]; /* buckets, by the type's address */
 } Shared;
 
 extern Shared shared;
@@ -242,18 +260,17 @@ void types_forget(void); /* readers are chosen again from now on */
 extern PyMethodDef type_died_method;
 
 static inline size_t type_hash(const PyTypeObject *cls) {
-    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32);
+    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32) % FORGOTTEN;
 }
 
 /* What is known of the type of a value that the caller holds; NULL if there is nothing yet.
 
-Without the lock: an entry gets its type before it is put here, what was known of a class that
-has died stays where it is, without a type, and the half of the places is empty. */
+Without the lock: an entry gets its type before it is put here, and what was known of a class that
+has died is never freed (`types.c`). */
 static inline Type *type_known(const PyTypeObject *cls) {
-    for (size_t i = type_hash(cls);; i++) {
-        Type *type = LOAD(shared.types[i % MAX_TYPES]);
-        if (type == NULL || LOAD(type->type) == cls) return type;
-    }
+    Type *type = LOAD(shared.types[type_hash(cls)]);
+    while (type != NULL && LOAD(type->type) != cls) type = LOAD(type->next);
+    return type;
 }
 
 /* The same; chosen now if there is nothing. NULL with an error. */

@@ -206,7 +206,6 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
 }
 
 static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
-static int may_be_equal(const Type *type);
 
 /* Whether JAX flattens a value (`_statics.is_flattened`). -1 with an error. */
 static int is_flattened(PyObject *x) {
@@ -218,7 +217,7 @@ static int is_flattened(PyObject *x) {
 
 /* Reads a value that the caller holds. */
 static inline int read_held(Walk *w, PyObject *x, int as_static) {
-    if (w->next->as.object == x && w->next->kind == TEXT) { /* the text of last time */
+    if (w->next->as.object == x && is_constant(w->next)) { /* as last time */
         w->next++;
         return 0;
     }
@@ -229,7 +228,7 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
     if (!as_static && !type->is_node) {
         /* Unless its class was registered since it was first read: of other objects a miss
         would tell, but equal ones are never missed. Asked once for several in a row. */
-        if (may_be_equal(type) && w->asked != type) {
+        if (type->may_be_equal && w->asked != type) {
             int is_late = is_flattened(x);
             if (is_late) return is_late < 0 ? -1 : read_node(w, type, x, 0);
             w->asked = type;
@@ -266,8 +265,9 @@ static int changed_size(PyObject *x) {
 /* --- statics ---------------------------------------------------------------------------- */
 
 static int read_same(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)type, (void)as_static;
-    return push_object(w, SAME, x);
+    (void)as_static;
+    int is_heap = PyType_HasFeature(type->type, Py_TPFLAGS_HEAPTYPE);
+    return push_object(w, is_heap ? SAME : FIXED, x);
 }
 
 /* By hash and `==`: strings, and all that has a hash (rule 5). */
@@ -317,32 +317,37 @@ static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
     return push_equal(w, type, x, hash);
 }
 
+/* Another object than last time may be the same number. */
+static int push_number(Walk *w, EntryKind kind, PyObject *x) {
+    const Entry *next = w->next;
+    if (next->kind != kind || number_bits(kind, next->as.object) != number_bits(kind, x))
+        return push_object(w, kind, x);
+    w->next++;
+    return 0;
+}
+
 static int read_int(Walk *w, const Type *type, PyObject *x, int as_static) {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
     if (value == -1 && PyErr_Occurred()) return -1;
     if (overflow) return read_text(w, type, x, as_static);
-    return PyLong_CheckExact(x) ? push(w, INT, value) : push_node(w, type, value);
+    return PyLong_CheckExact(x) ? push_number(w, INT, x) : push_node(w, type, value);
 }
 
-static int push_double(Walk *w, EntryKind kind, double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return push(w, kind, bits);
-}
+static int push_double(Walk *w, double value) { return push(w, BITS, double_bits(value)); }
 
 static int read_float(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
-    if (PyFloat_CheckExact(x)) return push_double(w, FLOAT, PyFloat_AS_DOUBLE(x));
+    if (PyFloat_CheckExact(x)) return push_number(w, FLOAT, x);
     if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
-    return push_double(w, BITS, PyFloat_AS_DOUBLE(x));
+    return push_double(w, PyFloat_AS_DOUBLE(x));
 }
 
 static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
     if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
-    if (push_double(w, BITS, PyComplex_RealAsDouble(x)) < 0) return -1;
-    return push_double(w, BITS, PyComplex_ImagAsDouble(x));
+    if (push_double(w, PyComplex_RealAsDouble(x)) < 0) return -1;
+    return push_double(w, PyComplex_ImagAsDouble(x));
 }
 
 /* A set of any kind, by `==`: of a copy, if it can be changed. */
@@ -406,11 +411,6 @@ static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
     int failed = read_names(w, type, x, fields, as_static);
     Py_XDECREF(fields);
     return failed;
-}
-
-/* Whether objects of a class are compared by an `__eq__` or a state of their own. */
-static int may_be_equal(const Type *type) {
-    return type->read == read_hashed || type->read == read_fields || type->read == read_state;
 }
 
 /* --- arrays ----------------------------------------------------------------------------- */

@@ -2,32 +2,33 @@
 
 A type is only referred to weakly, so that classes that a program makes up are freed. While a
 value is read it holds its class, so what is known of that stays. What was known of a class that
-has died is used again for another, but not freed: other threads may be looking at it. */
+has died is used again for another, but not freed: other threads may be looking at it, and may be
+led into another bucket by it. Then they find nothing, and look again under the lock. */
 
 #include "fastjit.h"
 
-/* What was known of a class is used again. */
+/* What was known of a class is used again. Under the lock. */
 static void type_give_back(Type *type) {
-    LOCK();
     STORE(type->type, NULL);
-    type->next_dead = shared.dead_types;
+    STORE(type->next, shared.dead_types);
     shared.dead_types = type;
-    UNLOCK();
 }
 
 /* A weak reference says that its class has died. */
 static PyObject *type_died(PyObject *self, PyObject *reference) {
     (void)self;
-    Type *dead = NULL;
-
     LOCK();
-    for (size_t i = 0; i < MAX_TYPES; i++) {
-        Type *type = shared.types[i];
-        if (type != NULL && type->type != NULL && type->reference == reference) dead = type;
+    for (size_t i = 0; i <= FORGOTTEN; i++) {
+        Type **place = &shared.types[i];
+        while (*place != NULL && (*place)->reference != reference) place = &(*place)->next;
+        Type *dead = *place;
+        if (dead == NULL) continue;
+        STORE(*place, dead->next);
+        Py_CLEAR(dead->reference);
+        type_give_back(dead);
+        break;
     }
     UNLOCK();
-
-    if (dead != NULL) type_give_back(dead);
     Py_RETURN_NONE;
 }
 
@@ -37,7 +38,7 @@ PyMethodDef type_died_method = {"type_died", type_died, METH_O, NULL};
 static Type *type_take(void) {
     LOCK();
     Type *type = shared.dead_types;
-    if (type != NULL) shared.dead_types = type->next_dead;
+    if (type != NULL) shared.dead_types = type->next;
     UNLOCK();
 
     if (type == NULL) type = PyMem_Calloc(1, sizeof(Type));
@@ -48,8 +49,8 @@ static Type *type_take(void) {
 static int type_set(Type *type, PyTypeObject *cls, PyObject *reader) {
     const char *name;
     PyObject *names;
-    if (!PyArg_ParseTuple(reader, "sppO!n", &name, &type->is_node, &type->is_mutable,
-                          &PyTuple_Type, &names, &type->n_dynamic))
+    if (!PyArg_ParseTuple(reader, "spppO!n", &name, &type->is_node, &type->is_mutable,
+                          &type->may_be_equal, &PyTuple_Type, &names, &type->n_dynamic))
         return -1;
 
     type->read = reader_called(name);
@@ -65,22 +66,6 @@ static int type_set(Type *type, PyTypeObject *cls, PyObject *reader) {
     return 0;
 }
 
-static void types_clear(void) {
-    for (size_t i = 0; i < MAX_TYPES; i++) STORE(shared.types[i], NULL);
-    shared.n_types = 0;
-}
-
-/* Puts it where it is looked up, under the lock. */
-static void type_put(Type *type, PyTypeObject *cls) {
-    /* A program that makes up classes may have any number of them. */
-    if (2 * shared.n_types >= MAX_TYPES) types_clear();
-    size_t i = type_hash(cls);
-    while (shared.types[i % MAX_TYPES] != NULL) i++;
-    STORE(type->type, cls);
-    STORE(shared.types[i % MAX_TYPES], type);
-    shared.n_types++;
-}
-
 /* Registers the type of a value on first use. */
 Type *types_add(PyObject *x) {
     PyTypeObject *cls = Py_TYPE(x);
@@ -90,25 +75,34 @@ Type *types_add(PyObject *x) {
     Type *type = type_take();
     int failed = type == NULL || type_set(type, cls, reader) < 0;
     Py_DECREF(reader);
-    if (failed) {
-        if (type != NULL) type_give_back(type);
-        return NULL;
-    }
+    Type *found = NULL;
 
     LOCK();
     /* To choose it runs Python, which may have registered it meanwhile. */
-    Type *other = type_known(cls);
-    if (other == NULL) type_put(type, cls);
+    if (!failed) found = type_known(cls);
+    if (!failed && found == NULL) {
+        Type **place = &shared.types[type_hash(cls)];
+        STORE(type->type, cls);
+        STORE(type->next, *place);
+        STORE(*place, type);
+        found = type;
+    } else if (type != NULL) {
+        type_give_back(type);
+    }
     UNLOCK();
-    if (other == NULL) return type;
-    type_give_back(type);
-    return other;
+    return found;
 }
 
-/* Has each type's reader chosen anew. What was known stays where it is: walks may be in the
-middle of it, and it is rare that a class is registered late. */
+/* Has each type's reader chosen anew. What was known stays until its class dies: walks may be in
+the middle of it, and it is rare that a class is registered late. */
 void types_forget(void) {
     LOCK();
-    types_clear();
+    Type **end = &shared.types[FORGOTTEN];
+    while (*end != NULL) end = &(*end)->next;
+    for (size_t i = 0; i < FORGOTTEN; i++) {
+        STORE(*end, shared.types[i]);
+        STORE(shared.types[i], NULL);
+        while (*end != NULL) end = &(*end)->next;
+    }
     UNLOCK();
 }

@@ -1,6 +1,7 @@
 """Every spelling of a call is one call: keywords, defaults, `*args`, errors.
 
-Promises 4, 5 of docs/reliability.md.
+An argument may be passed by position, by keyword or by default without a new trace,
+and wrong ones raise a `TypeError` that names the function and says what is wrong.
 """
 
 import functools

@@ -1,6 +1,8 @@
 """The contract: when two statics are the same, and when a trace ends.
 
-Promises 15, 16, 17, 18 of docs/reliability.md.
+Two statics share a trace if, and only if, `docs/contract.md` says that they are the
+same; after a change in place a call retraces, and no trace is used again whose own
+statics have changed. Writing to an attribute of a class does not retrace.
 
 A table of kinds of statics, of places where a static may be, and of five relations
 between the static of one call and that of the next: equal, different by type, different

@@ -1,7 +1,5 @@
 """Calls do what they do under `equinox.filter_jit`.
 
-Promises 1, 2, 12, 35 of docs/reliability.md.
-
 Results, dtypes, weak types, shardings, numbers of traces and deleted buffers are the
 same: all of `tests/support/corpus.py`.
 """

@@ -1,6 +1,7 @@
 """The five modes of donation, and their warnings.
 
-Promise 9 of docs/reliability.md.
+They delete the buffers that they delete under Equinox, and only the two modes named
+`warn` show JAX's warning.
 """
 
 import warnings

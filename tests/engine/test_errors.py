@@ -1,6 +1,7 @@
 """Errors: of the function, of the device, of tracers, and what the next call does.
 
-Promises 3, 10, 11 of docs/reliability.md.
+Exceptions have the types that they have under Equinox, `eqx.error_if` raises at the
+call that failed, and after any of them the next call is right.
 """
 
 import logging

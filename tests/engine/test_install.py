@@ -1,6 +1,6 @@
 """`install()`, `installed()`, `uninstall()`, `engine()`: an unedited program.
 
-Promises 21, 33 of docs/reliability.md.
+It prints what it prints under Equinox. If there is no C extension, one warning says so.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """What calls and caches keep alive, and when they let go.
 
-Promises 27, 28 of docs/reliability.md.
+A call keeps no reference to its arrays and leaves no cycle; compiled programs are freed
+with their function, and caches are bounded.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Jitted methods: descriptors, `BoundJit` as a pytree, instances as arguments.
 
-Promise 7 of docs/reliability.md.
+They bind like functions, and another instance does not retrace.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """NumPy arguments: traced like JAX arrays, and safe to refill after the call.
 
-Promises 19, 20, 21 of docs/reliability.md.
+Calls return before the device has finished, except in the three cases that
+`docs/drop-in.md` names. An unedited program that refills its buffers is right.
 """
 
 import equinox as eqx
@@ -117,6 +118,7 @@ def check_refilled(call, shape):
 CALLS = {
     "call": lambda f, w, x: f(w, x),
     "keyword": lambda f, w, x: f(batch=x, w=w),
+    "compiled": lambda f, w, x: f.lower(w, x).compile()(w, x),
     "nested": lambda f, w, x: filter_jit(lambda w, x: f(w, x))(w, x),
     "value_and_grad": lambda f, w, x: jax.value_and_grad(f)(w, x)[0],
     "filter_value_and_grad": lambda f, w, x: eqx.filter_value_and_grad(f)(w, x)[0],
@@ -147,13 +149,6 @@ def test_a_buffer_within_a_pytree(around, shape):
     """Buffers in Modules, containers and registered nodes may be refilled, too."""
     f = filter_jit(lambda t: late(jax.tree_util.tree_leaves(t)[0].mean()))
     check_refilled(lambda batch: f(around(batch)), shape)
-
-
-def test_a_buffer_of_a_compiled_call():
-    """A compiled call is as safe as a call."""
-    for shape in (SMALL, LARGE):
-        f = filter_jit(lambda x: late(x.mean()))
-        check_refilled(f.lower(aligned(shape)).compile(), shape)
 
 
 def test_a_buffer_in_a_wrapped_module():

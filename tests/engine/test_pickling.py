@@ -1,6 +1,6 @@
 """Pickling by name, by value with `cloudpickle`, copies, and worker processes.
 
-Promise 30 of docs/reliability.md.
+Jitted functions can be pickled and copied, and work in forked and spawned processes.
 """
 
 import copy

@@ -1,6 +1,7 @@
 """With another version of JAX or Equinox, calls are right all the same.
 
-Promise 34 of docs/reliability.md.
+Private names may be missing, and public ones that may move. If need be, `filter_jit` is
+Equinox's own, with one warning.
 """
 
 import sys

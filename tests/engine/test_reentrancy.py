@@ -1,6 +1,6 @@
 """Hostile input: the same kind of error as in JAX or Equinox, and no wrong value.
 
-Promise 31 of docs/reliability.md.
+The tests look for wrong values, hangs and crashes.
 
 One table of what raises, re-enters, lies or does not end, where a call runs Python:
 `__eq__`, `__hash__`, `__reduce_ex__`, flatten and unflatten functions.

@@ -1,6 +1,6 @@
 """Results: their types, statics, order of fields, and what two of them share.
 
-Promise 8 of docs/reliability.md.
+A result has the types, static leaves and shared objects that the function returned.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Sharded arrays on eight virtual CPU devices, `in_shardings` and `out_shardings`.
 
-Promise 14 of docs/reliability.md.
+Shardings are kept, and the two options may be prefixes of pytrees.
 """
 
 import equinox as eqx

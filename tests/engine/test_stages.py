@@ -1,6 +1,7 @@
 """Ahead of time: `trace`, `lower`, `compile`, `eval_shape`, and compiled calls.
 
-Promises 22, 23 of docs/reliability.md.
+They agree with the call. A compiled function raises for other arguments, and names the
+leaf; if a static was changed in place, it says so.
 """
 
 import copy

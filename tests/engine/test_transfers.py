@@ -1,7 +1,7 @@
 """On an accelerator, a call waits for transfers, and not for its results.
 
-Promises 3, 19 of docs/reliability.md. A CPU stands in for the accelerator: what a call
-waits for is counted.
+Errors are those of Equinox. A CPU stands in for the accelerator: what a call waits for
+is counted.
 """
 
 import gc

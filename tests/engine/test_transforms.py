@@ -1,6 +1,6 @@
 """JAX's transforms and contexts, around jitted functions and inside of them.
 
-Promise 13 of docs/reliability.md.
+They work around calls and inside of them as they do without `filter_jit`.
 """
 
 import equinox as eqx
@@ -37,7 +37,7 @@ TRANSFORMS = {
     "jit": jax.jit,
     "grad": lambda g: jax.grad(lambda x: g(x).sum()),
     "value_and_grad": lambda g: jax.value_and_grad(lambda x: g(x).sum()),
-    "vmap": lambda g: jax.vmap(g),
+    "vmap": jax.vmap,
     "vmap of vmap": lambda g: lambda x: jax.vmap(jax.vmap(g))(x[:, None]),
     "jvp": lambda g: lambda x: jax.jvp(g, (x,), (x,)),
     "vjp": lambda g: lambda x: jax.vjp(g, x)[1](x),

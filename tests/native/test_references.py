@@ -1,6 +1,7 @@
 """Reading, failing and returning leave every reference count as it was.
 
-Promises 27, 31 of docs/reliability.md. And any allocation may fail.
+So calls keep nothing alive and leave no cycle, whatever they are given; and any
+allocation may fail.
 """
 
 import collections
@@ -19,8 +20,10 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _statics, engine, filter_jit
+from tests.support.memory import growth
 from tests.support.modules import Hashed, Holder, Inner, Node, Unhashed
 from tests.support.programs import run_program
+from tests.support.traces import count_traces
 
 
 pytestmark = [
@@ -300,6 +303,23 @@ def test_after_wrong_arguments():
                 call()
 
         check_references(wrong, X, held, f, n=10)
+
+
+def test_what_is_known_of_classes_is_bounded():
+    """Of thousands that live; tens of thousands that die make no room and take none."""
+
+    def made_up(n):
+        return [type("Own", (), {})() for _ in range(n)]
+
+    def call(i):
+        with pytest.raises(ValueError, match="pytree dictionary keys"):
+            f(X, [living, made_up(1_500), {1: X, "a": X}])
+        f(X, living), gc.collect()
+
+    f, traces = count_traces(lambda x, _: x)
+    living = made_up(2_000)
+
+    assert growth(call, 20)[0] < 100_000 and len(traces) == 1
 
 
 def test_every_allocation_of_a_call_may_fail():

@@ -1,19 +1,21 @@
-"""16 threads call, wrap, clear and change statics at once; each result is its own.
+"""16 threads call, wrap, clear, change statics, raise and are interrupted at once.
 
-Promise 29 of docs/reliability.md.
+Threads may do so at the same time, and each call has its own result.
 
 For a second, under each engine; docs/reliability.md has the command for a minute.
 """
 
+import ctypes
 import os
+import threading
 import time
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import pytest
 
 from eqx_fastjit import filter_jit
-from tests.support.modules import Holder, Node
+from tests.support.modules import Holder, Node, Unhashed
 from tests.support.threads import in_threads
 
 
@@ -21,9 +23,19 @@ SECONDS = float(os.environ.get("EQX_FASTJIT_SECONDS", "1"))
 X = jnp.ones(2)
 
 
+class Listed(Unhashed):
+    def __iter__(self):
+        return iter(self.value)
+
+
+# All threads change these.
+LIST, DICT, ATTRIBUTE = [0], {0: 0}, Listed([0])
+SHARED = [Holder(X, static) for static in (LIST, DICT, ATTRIBUTE)]
+
+
 def shared_function(f, i, n):
-    out, same = f(Holder(X, (i % 3, n % 4)), n % 2)
-    assert out.tolist() == [i % 3 + n % 4] * 2 and same == n % 2
+    out, same = f(Holder(X, (i % 3, n % 4)), Node([X], i))
+    assert out.tolist() == [i % 3 + n % 4] * 2 and same.aux == i
 
 
 def new_function(f, i, n):
@@ -33,22 +45,27 @@ def new_function(f, i, n):
 
 
 def new_class(f, i, n):
-    cls = type("Own", (eqx.Module,), {"__annotations__": {"w": jax.Array}})
-    module = object.__new__(cls)
-    object.__setattr__(module, "w", X)
-    assert f(Holder(X, (module is not None, 1)), cls)[1] is cls
+    cls = type("Own", (eqx.Module,), {})
+    _, (same, module) = f(Holder(X, (1,)), [cls, cls()])
+    assert same is type(module) is cls
 
 
-def changed_static(f, i, n):
-    values = [n % 3]
-    assert f(Holder(X, values), 0)[0][0] == n % 3
-    values.append(5)
-    assert f(Holder(X, values), 0)[0][0] == n % 3 + 5
+def own_static(f, i, n):
+    values = []
+    for value in (n % 3, 5):
+        values.append(value)
+        assert f(Holder(X, values), 0)[0][0] == sum(values)
 
 
-def node(f, i, n):
-    out, same = f(Holder(X, (1, 1)), Node([X], i))
-    assert same.aux == i and out[0] == 2
+def shared_static(f, i, n):
+    """It is seen as it was at some time; or the call says that it has another size."""
+    LIST[0] = n % 4
+    ATTRIBUTE.value = [n % 4]
+    DICT.clear() if n % 2 else DICT.setdefault(n % 4)
+    try:
+        assert f(SHARED[n % 3], 0)[0][0] in range(4)
+    except RuntimeError as e:
+        assert "changed" in str(e)
 
 
 def cleared(f, i, n):
@@ -57,19 +74,36 @@ def cleared(f, i, n):
     shared_function(f, i, n)
 
 
-WORK = [shared_function, new_function, new_class, changed_static, node, cleared]
+def raises(f, i, n):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        f(Holder(X, [None, i]), n % 3)
+
+
+def interrupted(f, i, n):
+    """Wherever it is, also while it compiles."""
+    told = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(KeyboardInterrupt)
+    interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(n % 7 / 1000, interrupt, told).start()
+        while True:
+            new_function(f, i, n)
+            shared_function(f, i, n)
+
+
+WORK = shared_function, new_function, new_class, own_static, shared_static
+WORK += cleared, raises, interrupted
 
 
 def test_threads():
     f = filter_jit(lambda m, y: (m.x * sum(m.static), y))
-    f(Holder(X, (0, 0)), 0)
-    counts = [0] * 16
+    end = time.monotonic() + SECONDS
 
     def work(i):
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            WORK[i % len(WORK)](f, i, counts[i])
-            counts[i] += 1
+        n = 0
+        while n < len(WORK) or time.monotonic() < end:
+            WORK[(i + n) % len(WORK)](f, i, n)
+            n += 1
 
     in_threads(16, work)
-    assert min(counts) > 0
+    for held in SHARED:
+        assert f(held, 0)[0][0] == sum(held.static)

@@ -57,10 +57,6 @@ def test_there_is_one_thread_of_ticks(ticks):
         _native.start_ticks(signal.SIGURG, 0.002)
 
 
-def test_stopping_what_has_not_started_is_nothing():
-    _native.stop_ticks()
-
-
 FORK = """
 import os, signal, time
 from eqx_fastjit import _native
