@@ -203,7 +203,7 @@ def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
     if [x for x in (*arguments, *results) if isinstance(x, Tracer)]:
         results, arguments, waits = _inside_tracers(results, arguments, waits)
 
-    # On a CPU, whatever is asked for.
+    # On a CPU it waits for the results, whatever is asked for.
     if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
         waits = RESULTS
     unknown: list[Any] = []
@@ -292,4 +292,6 @@ def has_host_callbacks(traced: Any) -> bool:
         return found
     module = traced.lower().compiler_ir("stablehlo").operation
     text = module.get_asm(large_elements_limit=16)
-    return re.search(r"custom_call @\w*callback", text) is not None
+    return (
+        re.search(r"custom_call @\w*callback|is_host_transfer = true", text) is not None
+    )

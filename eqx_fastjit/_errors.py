@@ -95,7 +95,7 @@ def _inside_jit(stack: list[bytes | str]) -> str:
     """
     boundaries = [i for i, piece in enumerate(stack) if isinstance(piece, bytes)]
     inside = stack[: boundaries[-1]] if boundaries else stack
-    return "".join(reversed([piece for piece in inside if isinstance(piece, str)]))
+    return "".join(piece for piece in reversed(inside) if isinstance(piece, str))
 
 
 def hide_callback_log(is_calling: Callable[[], bool]) -> None:

@@ -67,6 +67,8 @@ _FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 @functools.cache  # to ask for them takes milliseconds, which an import need not
 def _not_the_users() -> tuple[str, ...]:
     folders = [*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages()]
+    folders += site.getsitepackages()  # those of Debian, say
+    # And what beartype generates, and a notebook's `%timeit`.
     return (*_OWN, *(folder + os.sep for folder in folders), "<@", "<timeit")
 
 
@@ -87,7 +89,7 @@ def user_frames() -> tuple[Place, ...]:
 
     If there are none, those of other libraries than JAX and Equinox.
     """
-    stack = traceback.walk_stack(sys._getframe(1))
+    stack = traceback.walk_stack(sys._getframe(2))  # without `Fact.__init__`
     found = [x for x in stack if not x[0].f_code.co_filename.startswith(_OWN)]
     users = [x for x in found if is_written_by_user(x[0].f_code)]
     return tuple(
@@ -296,8 +298,10 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
     `arrays` are the tracers, and `arguments` gives its arguments by name.
     """
     now = _current()
-    if now is None or now.phase != "compiling" or now.fact.traced:
+    if now is None or now.phase != "compiling":
         now = _begin()  # the first one, or the function calls itself
+
+    # It may have been traced for this call: to look for a NaN, JAX runs it again.
 
     fact = now.fact
     fact.traced = True
@@ -398,7 +402,10 @@ def _compiled_now() -> Compilation | None:
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
-    """As lowering begins, which may warn of buffers that cannot be donated."""
+    """A stage begins: lowering may warn of buffers that cannot be donated.
+
+    JAX records a scalar then, which is the time.
+    """
     if STAGES.get(event) in ("lower", "compile") and (now := _compiled_now()):
         for watcher in tuple(watchers):
             watcher.compiling(now.fact)

@@ -7,7 +7,6 @@ Equinox's own then, with one warning. What only this library has is an error.
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -30,7 +29,7 @@ def _install(*, asynchronous: bool = False) -> Any:
     return contextlib.nullcontext()
 
 
-_STAND_INS: dict[str, Callable[..., Any]] = {
+_STAND_INS = {
     "engine": lambda: "equinox",
     "fast_filter_jit": _filter_jit,
     "filter_jit": _filter_jit,

@@ -42,8 +42,8 @@ class Function:
 
         # A weak reference, as this lives as long as that; `None` of one that has arrays
         # or statics of its own. That is passed along with the arguments, after the
-        # first positional one: of several arrays that could be reused for a result, JAX
-        # takes the first donated one, as under Equinox.
+        # first positional one (or all of `*args`), where Equinox has it: of several
+        # arrays that could be reused for a result, JAX takes the first donated one.
         self.fun = weakref.ref(fun) if description.plain else None
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
@@ -139,20 +139,21 @@ class Function:
             made.flat.kept = True
             if len(self.table) >= _MAX_SPECIALIZATIONS:
                 self.clear()
-            self.table.pop(made, None)  # of which a static was changed since
+            # An equal one that is stale: a dictionary would keep it as the key.
+            self.table.pop(made, None)
             self.table[made] = made
         return made, arrays
 
     def forget(self, specialization: Any) -> None:
         """Drop a specialization, if it is in the table."""
-        del self.last.cell_contents
         if self.table.get(specialization) is specialization:
             self.table.pop(specialization, None)
+        del self.last.cell_contents  # only now: another thread may set it meanwhile
 
     def clear(self) -> None:
         """Drop all specializations."""
-        del self.last.cell_contents
         self.table.clear()
+        del self.last.cell_contents
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls. (One in a file has something else.)"""
@@ -324,7 +325,7 @@ def function_for(fun: Any, options: Options) -> Function:
 
     found = known.get(key)
     if found is None:
-        if len(known) == _MAX_WRAPPED:  # a program may make up names
+        if len(known) >= _MAX_WRAPPED:  # a program may make up names
             known.clear()
         # There is no lock, so another thread may get here, too. The first one wins.
         found = known.setdefault(key, Function(fun, description, options))

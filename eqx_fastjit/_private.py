@@ -59,7 +59,7 @@ def jax_primitives() -> frozenset[Any]:
     """
     cls: Any = try_resolve("jax.extend.core:Primitive", ())
     found: dict[str, Any] = try_resolve("jax.extend.core.primitives:__dict__", {})
-    return frozenset([x for x in found.values() if isinstance(x, cls)])
+    return frozenset(x for x in found.values() if isinstance(x, cls))
 
 
 # --- JAX ------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def steps_of(x: Any) -> Step:
         return Step("array") if is_array(x) else Step("constant", x)
 
     cls, aux = data
-    steps = tuple([steps_of(part) for part in parts])
+    steps = tuple(map(steps_of, parts))
     if cls is tuple or cls is list:
         return Step(cls.__name__, None, steps)
     if cls is dict:

@@ -7,7 +7,7 @@ calling convention, and checks that calls match the one that was lowered.
 import contextlib
 import inspect
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Generic, ParamSpec, TYPE_CHECKING, TypeVar
 
 import jax
@@ -37,7 +37,7 @@ class StagedCall:
         self.function: Function = jitted._function
         self.complete_call = self.function.complete_call
         self.error_of_call = self.function.error_of_call
-        self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
+        self.bind = jitted._bind
 
         values = self.bind(*args, **kwargs)
         own, specialization, arrays = self.function.specialization_for(values)
@@ -50,7 +50,7 @@ class StagedCall:
         self.table = {own: own} if is_certain else {}
         self.last = types.CellType()
 
-        self._first: _facts.Fact | None = None
+        self._first = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
         # Not the arrays themselves.

@@ -138,7 +138,8 @@ def _array_reader(x: Any) -> Reader | None:
     if isinstance(x, np.ndarray):
         return Reader("numpy", is_node=True, is_mutable=True)
     if isinstance(x, np.generic):
-        return Reader("scalar", is_node=True)
+        # A row of a structured array can be written to.
+        return Reader("scalar", is_node=True, is_mutable=isinstance(x, np.void))
     return Reader("array", is_node=True)
 
 
@@ -151,14 +152,14 @@ def is_flattened(x: Any) -> bool:
 def sorted_keys(keys: list[Any]) -> tuple[list[Any], bytes] | None:
     """The keys of a dictionary in JAX's order; and the place of each there, for C.
 
-    `None` if that order is not the ascending one, which the self-check of `_engine.py`
-    compares, as may be with keys of several types, or of the user's.
+    `None` unless all are texts, or all are numbers: of others it is not known whether
+    JAX's order is the ascending one. (Of these `_engine.py` checks it.)
     """
     if {*map(type, keys)} not in ({str}, {int}):
         return None
     ordered = sorted(keys)
     places = {key: i for i, key in enumerate(ordered)}
-    return ordered, struct.pack(f"{len(keys)}n", *[places[key] for key in keys])
+    return ordered, struct.pack(f"{len(keys)}n", *map(places.get, keys))
 
 
 def _node_reader(x: Any) -> Reader | None:
@@ -167,8 +168,11 @@ def _node_reader(x: Any) -> Reader | None:
     reader = Reader("node", is_node=True, is_mutable=True)
     if isinstance(x, eqx.Module):
         return _module_reader(type(x)) or reader
-    if isinstance(x, tuple) and flatten_one_level(x)[1] is type(x):
-        return Reader("tuple", is_node=True)  # a named tuple
+    if isinstance(x, tuple):
+        children, aux = flatten_one_level(x)
+        # A named tuple, unless it is registered with a flatten function of its own.
+        if aux is type(x) and [*map(id, children)] == [*map(id, x)]:
+            return Reader("tuple", is_node=True)
     return reader
 
 
@@ -287,7 +291,8 @@ class Walk:
         """Read a part of it. Below a static, arrays are static, too."""
         reader = known_reader(x)
         if reader.may_be_equal and not as_static and is_flattened(x):
-            # Registered since it was first read: equal ones are never missed.
+            # Registered since it was first read. Of another object a cache miss would
+            # tell, but an equal one hits.
             reader = Reader("node", is_node=True)
         as_static = as_static or not reader.is_node
 
@@ -389,10 +394,11 @@ _readers: dict[int, Reader] = {}
 def known_reader(x: Any) -> Reader:
     """The reader for the type of a value, chosen when it is first read."""
     cls = type(x)
-    known = _readers.get(id(cls))
+    key = id(cls)
+    known = _readers.get(key)
     if known is None:
-        known = _readers[id(cls)] = reader_of(x)
-        weakref.finalize(cls, _readers.pop, id(cls), None).atexit = False
+        known = _readers[key] = reader_of(x)
+        weakref.finalize(cls, _readers.pop, key, None).atexit = False
     return known
 
 
@@ -442,6 +448,6 @@ class Structure(NamedTuple):
 def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
     """The arrays of a pytree, in JAX's order, and the rest."""
     leaves, treedef = tree_flatten(tree)
-    rest = tuple([DYNAMIC if is_array(x, abstract) else x for x in leaves])
+    rest = tuple(DYNAMIC if is_array(x, abstract) else x for x in leaves)
     arrays = [x for x, kept in zip(leaves, rest, strict=True) if kept is DYNAMIC]
     return arrays, Structure(treedef, rest)

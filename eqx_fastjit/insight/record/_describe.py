@@ -216,15 +216,18 @@ def _captured(part: _Part) -> list[_Part]:
         values = {WRAPPED: x.__wrapped__}
     elif type(x) is types.FunctionType and "__wrapped__" in vars(x):
         values = {WRAPPED: vars(x)["__wrapped__"]}
+    # A function of the call, what that wraps, and functions that these have captured;
+    # not one in another static, such as a configuration.
     elif type(x) is types.FunctionType and (
         part.of in ("", *_WRAPPERS)
         or part.path.endswith(WRAPPED)
         or 0 < depth < _MAX_DEPTH
     ):
         depth += 1
-        with contextlib.suppress(ValueError):  # a cell is empty
-            cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
-            values = {f"<{name}>": cell.cell_contents for name, cell in cells}
+        cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
+        for name, cell in cells:
+            with contextlib.suppress(ValueError):  # it is empty
+                values[f"<{name}>"] = cell.cell_contents
 
     return [
         _Part(part.path + name, y, True, of, "function", depth)
@@ -267,13 +270,14 @@ def _node(part: _Part, size: int) -> Leaf:
     return Leaf(part.path, "structure", text, category, size=size, type=name)
 
 
-# Of functions and arrays, by `id`, which another one has that is gone.
+# The numbers of functions and arrays that are alive, by `id`. Another one may be given
+# the `id` of one that is gone, but never its number.
 _numbers: dict[int, tuple[Any, int]] = {}
 _counter = itertools.count(1)
 
 
 def number_of(x: Any) -> int:
-    """What distinguishes a function or an array from others, whenever these were."""
+    """A number that no other function or array has, nor had one that is gone."""
     key = id(x)
     known, number = _numbers.get(key, (None, 0))
     if known is not None and known() is x:
@@ -293,7 +297,7 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
         if type(x) is types.FunctionType:
             identity = number_of(x)
             place = place_of(x) if is_users(x.__code__.co_filename) else None
-        elif is_array(x, abstract=True):
+        elif isinstance(x, jax.Array):  # those of NumPy are compared by content
             identity = number_of(x)
         elif type(x) in _ATOMS and x == x:
             identity = hash(x)
@@ -315,7 +319,7 @@ def _static(part: _Part, has_fields: bool) -> Leaf:
         holder=part.holder,
         place=place,
     )
-    if not is_array(x, abstract=True):
+    if not is_array(x, abstract=True) or isinstance(x, np.generic):
         return leaf
     array: Any = x
     return leaf._replace(category="array", shape=array.shape, dtype=str(array.dtype))

@@ -14,13 +14,14 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.tree_util as jtu
 
 from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
@@ -31,7 +32,7 @@ from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 from ._describe import describe, number_of
 from ._leaves import Leaf
 from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
-from ._programs import Program, program_of
+from ._programs import Program, program_of, show_aval
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -86,11 +87,15 @@ def history(function: FunctionInfo | None = None) -> list[Event]:
     facts = tuple(_facts.history)
     if function is not None:
         facts = tuple(x for x in facts if x.function.key() == function.key())
+
+    events: list[Event] = []
     for fact in facts:
-        if fact.number not in _described:
+        event = _described.get(fact.number)
+        if event is None:
             event = _event_of(fact)
             event.program = program_of(_kept_jaxpr(event))
-    return [_described[fact.number] for fact in facts]
+        events.append(event)
+    return events
 
 
 def watch(
@@ -167,8 +172,9 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
         return ()
     function, arrays = specialization.flat.function(), _structs(fact)
     values = specialization.flat.structure.rebuild(arrays)
+    # Is that still its signature? Not if a static was changed in place.
     if ENGINE.read(values, True)[0] != specialization:
-        return ()  # a static was changed in place
+        return ()
     by_id = {id(x): what for x, what in zip(arrays, fact.arrays, strict=True)}
     name = _function_of(fact)
     return describe(function.arguments_of(values), by_id, fact.settings, name)
@@ -184,6 +190,7 @@ def _function_of(fact: Fact) -> tuple[str, Any] | None:
 
 def _kept_jaxpr(event: Event) -> Any:
     """What was traced for an event that nobody watched, if JAX still has it."""
+    # One that was compiled again, for another device say, has the trace of the first.
     specialization = event.specialization()
     if specialization is None or not (event.traced and event.compile):
         return None
@@ -205,7 +212,7 @@ class _Tools:
 
     def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
-        # As a part of another one, it ends without arguments.
+        # Of a part of another one, the arguments are told only now.
         if _starting or _compiling or compilation.outer is not None:
             event = self._describe(compilation.fact, arguments)
             for observer in tuple(_starting):
@@ -215,21 +222,32 @@ class _Tools:
         """Keep its jaxpr, which may be one that JAX had, until it is complete."""
         if fact.number in _here.jaxprs:
             return
-        _here.jaxprs[fact.number] = jaxpr_in_jit()
-        if _compiling:
-            # JAX had the trace, of a call that was refused, say.
-            own = fact.specialization()
-            same = (x for x in reversed(_facts.history) if x.specialization() is own)
-            leaves = () if fact.traced else next(map(_signature_of, same), ())
-            event = _event_of(fact, leaves)
-            event.program = program_of(_here.jaxprs[fact.number])
+        jaxpr = _here.jaxprs[fact.number] = jaxpr_in_jit()
+        if not _compiling:
+            return
+
+        # Not traced if JAX had the trace, of a call that was refused say: then its
+        # arguments are those of an earlier fact of the same shapes.
+        leaves: tuple[Leaf, ...] = ()
+        if not fact.traced:
+            shapes = [*map(show_aval, opened(jaxpr).invars)]
+            earlier = map(_signature_of, _facts_of(fact.specialization()))
+            alike = (x for x in earlier if _shapes_in(x) == shapes)
+            leaves = next(alike, ())
+        event = _event_of(fact, leaves)
+        event.program = program_of(jaxpr)
+        try:
             for observer in tuple(_compiling):
                 observer(event)
+        except BaseException:  # it refuses the call, which then never completes
+            _here.jaxprs.pop(fact.number, None)
+            raise
 
     def complete(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
         """Describe it again, by its arrays."""
         if fact.inside is None and fact.is_part and not fact.ahead:
-            _here.nested += _spent(fact)  # of a trace of `jax.jit`
+            # Of a trace of `jax.jit`, if that is compiled.
+            _here.nested.append((time.time(), _spent(fact)))
         event = self._describe(fact, arguments)
         event.jitted_inside = _here.jitted_inside.pop(fact.number, 0.0)
         try:
@@ -245,11 +263,14 @@ class _Tools:
         if stage != "compile":
             return
 
-        # Other traces are a part of this one, or of one that has not ended.
+        # What else was traced since it began is a part of it.
         stages = _facts.STAGES.values()
         took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
-        nested, _here.nested = min(_here.nested, took["trace"]), 0.0
+        began = time.time() - sum(took.values())
+        nested = sum(seconds for ended, seconds in _here.nested if ended > began)
+        nested = min(nested, took["trace"])
         _here.pending.clear()
+        _here.nested.clear()
 
         fun = function_in_jit()
         place = place_of(fun)
@@ -307,10 +328,10 @@ class _Here(threading.local):
     """What this thread is doing."""
 
     def __init__(self) -> None:
-        # Seconds of `jax.jit` since it last compiled, by function and stage; and the
-        # part of them that has events.
+        # Seconds of `jax.jit` since it last compiled, by function and stage; and of the
+        # part that has events, when each ended, and its seconds.
         self.pending: dict[Any, float] = collections.defaultdict(float)
-        self.nested = 0.0
+        self.nested: list[tuple[float, float]] = []
         # Of facts that are not complete yet, by their numbers.
         self.jaxprs: dict[int, Any] = {}
         self.jitted_inside: dict[int, float] = collections.defaultdict(float)
@@ -322,25 +343,35 @@ _here = _Here()
 def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
     """What the function that `jax.jit` is compiling was given.
 
-    An argument of which the jaxpr has nothing is static. In others, a number is an
-    array to `jax.jit`.
+    What the jaxpr has not is static. What it has may be a number, which is an array to
+    `jax.jit`.
     """
     args, kwargs = arguments_in_jit()
     bound = inspect.signature(fun).bind(*args, **kwargs)
-    names = opened(jaxpr_in_jit()).debug_info.arg_names
-    traced = {re.split(r"\W", path, maxsplit=1)[0] for path in names}
+    traced = {*opened(jaxpr_in_jit()).debug_info.arg_names}
 
-    def aval(x: Any) -> Any:
-        if not isinstance(x, bool | int | float | complex):
+    def aval(path: str, x: Any) -> Any:
+        if path not in traced or not isinstance(x, bool | int | float | complex):
             return x
         found = jax.typeof(x)
-        return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=True)
+        return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=found.weak_type)
 
-    arguments = [
-        (key, jax.tree.map(aval, value) if key in traced else value)
-        for key, value in bound.arguments.items()
-    ]
+    arguments: list[tuple[str, Any]] = []
+    for key, value in bound.arguments.items():
+        leaves, treedef = jtu.tree_flatten_with_path(value)
+        avals = [aval(key + jtu.keystr(keys), x) for keys, x in leaves]
+        arguments.append((key, jtu.tree_unflatten(treedef, avals)))
     return describe(arguments, None, (), (name, fun))
+
+
+def _facts_of(specialization: Any) -> Iterator[Fact]:
+    """The facts of a specialization, the latest first."""
+    facts = reversed(tuple(_facts.history))
+    return (x for x in facts if x.specialization() is specialization)
+
+
+def _shapes_in(leaves: Iterable[Leaf]) -> list[str]:
+    return [x.text for x in leaves if x.kind == "array"]
 
 
 def _spent(x: Fact) -> float:

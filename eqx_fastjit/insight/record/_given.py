@@ -7,6 +7,7 @@ next call of all others. What was read in between, or is kept by anybody, was no
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 import sys
@@ -29,8 +30,8 @@ from ._statements import statement_of, users_frames
 
 # Bytes of an array of NumPy from which on it matters that it is moved.
 _LEAST_BYTES = 1 << 16
-# Elements of one that are compared.
-_BEGINNING = 64
+# Elements of one that are compared, at most.
+_SAMPLED = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
 # Calls of which all arrays are noted. Of later ones that takes too long.
@@ -91,15 +92,16 @@ class Given:
         self.looks = 0
         # Of the latest call that was looked at: seconds in which each array of NumPy is
         # moved, and what tells these from others. And whether any call had others.
-        self._moving: dict[int, float] = {}
+        self._moving: list[float] = []
         self._numpy: list[Any] | None = None
         self.numpy_changes = False
 
-        # What is noted of a call: all that may be gone, of later calls one of each
-        # argument in turn.
+        # What is noted of the latest call: all that may be gone, of later calls one
+        # array of each argument in turn.
         self._noted = 0
         self._left: list[tuple[int, weakref.ref[Any]]] = []
-        # The indices of those arguments, while nothing more of them is kept.
+        # The indices of the arguments that are donatable so far; and how many arrays
+        # were kept as these were found.
         self._open: list[range] = []
         self._n_kept = -1
         # Of a call that is looked at, those that have to go in its statement.
@@ -129,7 +131,11 @@ class Given:
             indices = [x[n % len(x)] for x in self._open]
         else:
             indices = itertools.chain(*self._open)
-        self._left = [(i, weakref.ref(arrays[i])) for i in indices]
+        for i in indices:
+            if isinstance(arrays[i], jax.Array):
+                self._left.append((i, weakref.ref(arrays[i])))
+            else:  # of NumPy, in this call
+                self.kept.add(i)
 
     def look(
         self,
@@ -158,7 +164,8 @@ class Given:
 
     def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
         function: Any = self._function()
-        self.template = jax.tree.map(_without_data, values)
+        with contextlib.suppress(Exception):  # of a class that looks at shapes, say
+            self.template = jax.tree.map(_without_data, values)
         begin = 0
         for name, value in function.arguments_of(values):
             end = begin + len(partition(value, abstract=False)[0])
@@ -209,26 +216,28 @@ class Given:
         """How long it takes to move the arrays of NumPy among these."""
         leaves = jax.tree_util.tree_leaves(values)
         arrays = [x for x in leaves if _is_array(x)]
-        given = [(id(x), _beginning(x)) for x in arrays if not isinstance(x, jax.Array)]
+        given = [(id(x), _sample(x)) for x in arrays if not isinstance(x, jax.Array)]
         self.numpy_changes |= self._numpy not in (None, given)
         self._numpy = given
-        for i, x in enumerate(arrays):
-            if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES:
-                self._moving[i] = _seconds_to_move(x)
+        self._moving = [
+            _seconds_to_move(x)
+            for x in arrays
+            if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES
+        ]
 
     @property
     def seconds_to_move(self) -> float:
         """Seconds of a call in which its arrays of NumPy are copied, or transferred."""
-        return sum(self._moving.values())
+        return sum(self._moving)
 
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
-def _beginning(x: Any) -> bytes:
-    """What an array of NumPy begins with, which may be written to."""
-    return x.flat[:_BEGINNING].tobytes()
+def _sample(x: Any) -> bytes:
+    """Some elements of an array of NumPy, which may be written to."""
+    return x.flat[:: x.size // _SAMPLED + 1].tobytes()
 
 
 def _aval(x: Any) -> Aval:
@@ -244,6 +253,7 @@ def _seconds_to_move(x: np.ndarray) -> float:  # pyright: ignore
         jax.block_until_ready(jax.device_put(x, device))
     elif x.nbytes <= COPIED_BYTES:
         x.copy()
+    # (A larger one is transferred before the call, which has a time of its own.)
     return time.perf_counter() - start
 
 
