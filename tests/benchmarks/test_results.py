@@ -1,29 +1,11 @@
 """The results file, and what is shown of it: tests/docs compare whole tables."""
 
-import sys
-
 import pytest
 
 from benchmarks import results_file, table
-from benchmarks.results_file import new_results
 
 
 pytestmark = pytest.mark.one_engine
-
-
-def test_results_say_where_they_come_from(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["__main__.py", "--cases", "a b"])
-    results = new_results("benchmarks")
-    assert results["command"] == "python -m benchmarks --cases 'a b'"
-    text = results_file.describe(results)
-    for part in (results["machine"]["cpu"], "jax ", "engine", "commit "):
-        assert part in text
-
-    monkeypatch.setattr(results_file, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
-    assert results_file.commit() == "unknown"
-    monkeypatch.setenv("EQX_FASTJIT_COMMIT", "1" * 40)
-    assert results_file.commit() == "1" * 40
 
 
 @pytest.mark.parametrize(("load", "is_busy"), [(3.0, False), (3.2, True)])

@@ -350,6 +350,12 @@ KINDS = {
         by_value=[np.float32(2)],
         only_static=True,
     ),
+    "row of a structured array": Kind(
+        lambda: np.ones(1, [("a", float)])[0],
+        by_value=[np.zeros(1, [("a", float)])[0]],
+        change=lambda x: x.fill(99),
+        only_static=True,
+    ),
     "dtype": Kind(
         lambda: np.dtype("f4"), by_type=[np.float32, "float32"],
         by_value=[np.dtype("f8")],

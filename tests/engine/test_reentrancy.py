@@ -400,46 +400,6 @@ def test_user_code_that_uses_the_library(what, where):
     assert f(X, 3) == 6
 
 
-def test_a_flatten_function_that_changes_what_is_read():
-    """A list that shrinks while it is read is an error or one of its values."""
-    tree = []
-
-    def change():
-        del tree[1:]
-
-    f = filter_jit(lambda t: len(t))
-    for _ in range(3):
-        tree[:] = [Flattened(X, change), X, [X + i for i in range(9)]]
-        try:
-            assert f(tree) in (1, 3)
-        except RuntimeError:
-            pass
-    assert f([X]) == 1
-
-
-def test_a_hash_that_changes_what_is_read():
-    """A dictionary that is emptied while it is read: an error or one of its values."""
-    static, armed = {}, []
-
-    class Key:
-        def __hash__(self):
-            if armed:
-                static.clear()
-            return 1
-
-    f = filter_jit(lambda h: len(h.static))
-    for _ in range(2):
-        static.update({"a": Key(), "b": {Key(): 1}, "c": [1, 2]})
-        holder = Holder(X, static)
-        armed.append(None)
-        try:
-            assert f(holder) in (0, 3)
-        except RuntimeError:
-            pass
-        armed.clear()
-    assert f(Holder(X, {"a": 1})) == 1
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_error_in_calls_within_calls(compiled):
     """An error of the innermost of many calls comes out once, and soon."""
@@ -458,28 +418,6 @@ def test_an_error_in_calls_within_calls(compiled):
     with pytest.raises(Oops):
         f(Flattened(X, functools.partial(call, 20)))
     assert f(Flattened(X)) == 2
-
-
-def test_calls_within_calls_without_end():
-    """A static or a node that calls the function again for ever: a `RecursionError`."""
-    f = filter_jit(lambda t: X)
-
-    def endless_node():
-        f(Flattened(X, endless_node))
-
-    class EndlessStatic:
-        def __hash__(self):
-            f(Holder(X, EndlessStatic()))
-            return 1
-
-        def __eq__(self, other):
-            return True
-
-    with pytest.raises(RecursionError):
-        f(Flattened(X, endless_node))
-    with pytest.raises(RecursionError):
-        f(Holder(X, EndlessStatic()))
-    assert f(X) == 2
 
 
 # --- what does not end, or is not there ---

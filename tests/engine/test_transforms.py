@@ -3,6 +3,8 @@
 They work around calls and inside of them as they do without `filter_jit`.
 """
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -239,7 +241,11 @@ def test_debug_nans():
     g = filter_jit(lambda m, x: jnp.log(m(x)))
     m = eqx.nn.Identity()
     g(m, X)
+    filters = [*warnings.filters]
     with jax.debug_nans(True):
+        with pytest.raises(FloatingPointError):
+            filter_jit(jnp.log, donate="all")(jnp.array(-1.0))
+        assert warnings.filters == filters
         for _ in range(2):
             assert g(m, jnp.array(1.0)) == 0
             with pytest.raises(FloatingPointError, match="nan"):

@@ -72,6 +72,21 @@ def test_what_statements_of_a_loop_compile_is_in_their_row():
     )
 
 
+@pytest.mark.parametrize("is_refilled", [False, True])
+def test_only_what_is_the_same_is_moved_before_a_loop(is_refilled):
+    step, data = filter_jit(lambda x: x + 1), np.ones(3)
+    with insight.doctor(least=0.0) as report:
+        if is_refilled:
+            for i in range(9000):
+                data[0] = i
+                step(jnp.asarray(data))
+        else:
+            for _ in range(9000):
+                step(jnp.asarray(data))
+    rules = {x.parts[0].rule for x in report.rows}
+    assert ("transfers" in rules) == (not is_refilled)
+
+
 def test_other_python_is_at_its_line():
     with insight.doctor() as report:
         total = sum(i * i for i in range(4_000_000))
@@ -136,6 +151,28 @@ def read_after_the_call(step, model):
         model = new
 
 
+def read_in_the_statement(step, model):
+    for _ in range(12):
+        model, _ = step(jnp.ones(()), model), model.sum()
+
+
+def read_after_the_return(step, model):
+    def update(model):
+        try:
+            return step(jnp.ones(()), model)
+        finally:
+            model.sum()
+
+    for _ in range(12):
+        model = update(model)
+
+
+def kept_of_another_specialization(step, model):
+    new = step(jnp.ones(1), model)
+    model.sum()
+    replaced(step, new)
+
+
 def kept_once(step, model):
     """As the best one, say."""
     best = None
@@ -158,6 +195,9 @@ def compiled_before(step, model):
         (replaced_by_a_function, True),
         (kept_in_a_list, False),
         (read_after_the_call, False),
+        (read_in_the_statement, False),
+        (read_after_the_return, False),
+        (kept_of_another_specialization, False),
         (kept_once, False),
         (compiled_before, False),
     ],

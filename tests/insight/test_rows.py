@@ -376,6 +376,10 @@ CASES = {
         ),
         "2 of 1: selects flag 1",
     ),
+    "a field that is absent first": (
+        called(lambda x, o: x + 1, *((X, Named(x)) for x in (None, Named("V")))),
+        "2 of 1: object o 1",
+    ),
     "a member that selects an array": (
         called(
             lambda x, kind: x * TABLES["V" if kind is Kind.A else "mV"],
