@@ -53,12 +53,16 @@ class Exported:
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
-        call = _bind(jitted, args, kwargs)
-        self._arrays, refs = split(call.values)
+        call = self._call = _bind(jitted, args, kwargs)
+        self._arrays, _ = split(call.values)
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        parameters = call.signature.parameters.values()
-        described = list(map(_describe, parameters, call.values, refs))
+        described = _described(call)
+        options = jitted._function.options
+        if "compiler_options" in options.jit_kwargs:
+            raise ExportError(
+                f"{call.name} has compiler_options, which cannot be saved."
+            )
 
         # A result is built when the file is loaded; arguments are only compared.
         result = Encoder(to_build=True)
@@ -70,7 +74,7 @@ class Exported:
 
         # Among other options of `jax.jit`: `_mesh` takes what is a sharding.
         self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
-        self._shardings += jtu.tree_leaves(jitted._function.options.jit_kwargs)
+        self._shardings += jtu.tree_leaves(options.jit_kwargs)
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
             "name": call.name,
@@ -132,6 +136,8 @@ class Exported:
             raise ExportError("`compiled=True` needs sizes, and some are symbolic.")
         if platforms is not None and not set(platforms) <= {*_PLATFORMS}:
             raise ExportError(f"{platforms=}: expected some of {_PLATFORMS}.")
+        if vjp_order < 0:
+            raise ExportError(f"{vjp_order=}: expected 0 or more.")
 
         function, arrays, options = (
             self._function_of_arrays,
@@ -155,6 +161,10 @@ class Exported:
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
             except (ValueError, NotImplementedError) as e:
                 raise ExportError(f"{header['name']} cannot be exported: {e}") from e
+
+            # It may have been traced again.
+            if _described(self._call) != header["parameters"]:
+                raise ExportError("a static argument was changed since `export`.")
 
             header["mesh"] = None
             if exported.nr_devices > 1:
@@ -199,6 +209,12 @@ def _function_of_arrays(
 
     function_of_arrays.__name__ = function_of_arrays.__qualname__ = call.name
     return function_of_arrays
+
+
+def _described(call: _Call) -> list[Any]:
+    """The parameters of a call and its arguments, as they are now, as data."""
+    _, refs = split(call.values)
+    return [*map(_describe, call.signature.parameters.values(), call.values, refs)]
 
 
 def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:

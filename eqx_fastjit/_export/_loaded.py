@@ -129,7 +129,10 @@ class LoadedFunction(Function):
             return portable
 
         native = self._native
-        flat.traced = True  # the template says how to build the result
+        # Native code returns arrays alone. The handle is that of a result with other
+        # arrays, of which only the structure counts. An error of a call is then no
+        # reason to forget this (`error_of_call`).
+        flat.traced = True
         *_, handle = flat.output(self._template, calls_back=False)
 
         def call(*arrays: Any) -> Any:
@@ -185,7 +188,7 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
             f"JAX {jax.__version__} cannot read its portable form ({e})"
         ) from e
     if not trusted:
-        _check_custom_calls(exported, header["vjp_order"])
+        _check_custom_calls(exported)
 
     # JAX does not save which results are weakly typed.
     pairs = zip(exported.out_avals, header["weak_types"], strict=True)
@@ -203,13 +206,14 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     return dataclasses.replace(exported, **changes)
 
 
-def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
+def _check_custom_calls(exported: jax.export.Exported) -> None:
     """Reject a program that calls anything that is not part of JAX."""
     allowed = _private.stable_custom_calls()
-    for order in range(vjp_order + 1):
-        if order > 0:
-            exported = exported.vjp()
-        names = {a or b for a, b in _CUSTOM_CALL.findall(exported.mlir_module())}
+    programs = [exported]
+    while programs[-1].has_vjp():  # as many as there are, whatever the header says
+        programs.append(programs[-1].vjp())
+    for program in programs:
+        names = {a or b for a, b in _CUSTOM_CALL.findall(program.mlir_module())}
         unknown = sorted(names - allowed)
         if unknown:
             raise ExportFileError(
@@ -265,7 +269,9 @@ def show(path: Any, *, everything: bool = False) -> str:
         most = None if everything else _MAX_LINES
         out += ["arguments:", *_show_lines(arguments, exported.in_avals, most)]
         out += ["result:", *_show_lines(header["result"], exported.out_avals, most)]
-        return "\n".join(out)
+        # A file may have anything for a name, such as a terminal's control characters.
+        text = "\n".join(out)
+        return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def _show_lines(

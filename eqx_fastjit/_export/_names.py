@@ -12,6 +12,8 @@ from collections import defaultdict, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ._format import ExportFileError
 
 
@@ -48,17 +50,16 @@ def name_of(x: Any) -> str | None:
 
 def _look_up(module: str, qualname: str) -> Any:
     """An attribute of a module, or of a class in it; `None` if there is none."""
-    owner: Any = sys.modules.get(module)
-    *classes, last = qualname.split(".")
-    for name in classes:
-        owner = getattr(owner, name, None)
-        if not isinstance(owner, type):
-            return None
-
-    value = getattr(owner, last, None)
-    if isinstance(value, types.ModuleType):
+    if module not in sys.modules:
         return None
-    return value
+    # (Some modules import others as soon as these are asked for.)
+    first, *others = qualname.split(".")
+    value: Any = vars(sys.modules[module]).get(first)
+    for name in others:
+        if not isinstance(value, type):
+            return None
+        value = getattr(value, name, None)
+    return None if isinstance(value, types.ModuleType) else value
 
 
 def _is_inside(module: str, packages: Iterable[str]) -> bool:
@@ -94,8 +95,20 @@ class Names:
 
         value = _look_up(module, qualname)
         if value is None:
-            raise ExportFileError(f"it needs {name}, which does not exist here")
+            raise ExportFileError(
+                f"it needs {name}, which does not exist, or is not imported here"
+            )
         home = getattr(value, "__module__", None) or type(value).__module__
         if not _is_inside(home, (*self._allowed, "jaxlib")):
             raise ExportFileError(f"it needs {name}, which {home!r} has: not allowed")
+        # NumPy reads and writes files.
+        if name == "jax.numpy:load" or (
+            _is_inside(module, ("numpy",)) and not isinstance(value, np.ufunc | type)
+        ):
+            raise ExportFileError(f"it needs {name}, which is not allowed")
         return value
+
+    def is_trusted(self, name: str) -> bool:
+        """Whether the caller has passed it, or allowed its package."""
+        module, _, _ = name.partition(":")
+        return name in self._objects or _is_inside(module, self._imported)

@@ -17,6 +17,7 @@ import functools
 import itertools
 import json
 import types
+from collections import defaultdict, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,7 +27,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from eqx_fastjit._statics import generated_fields, partition, reader_of, state_of
+from eqx_fastjit._statics import (
+    generated_fields,
+    is_flattened,
+    partition,
+    reader_of,
+    state_of,
+)
 from eqx_fastjit._texts import describe_static
 
 from ._format import ExportFileError
@@ -63,7 +70,7 @@ _JSON: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 _FROM_JSON = {x.__name__: read for x, (_, read) in _JSON.items()}
 # The readers of values that are written as their state.
-_BY_STATE = ("struct", "numpy", "scalar", "hashed", "state")
+_BY_STATE = ("struct", "numpy", "scalar", "hashed", "state", "int", "text", "tuple")
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
 
 _NOT_IMPORTABLE = (
@@ -121,11 +128,16 @@ class Encoder:
     def _write_other(self, x: Any, reader: Any, path: str) -> None:
         # Pytrees and dataclasses, part by part.
         if reader.name in ("module", "fields"):
-            get = object.__getattribute__
-            parts = [(f"{path}.{name}", get(x, name)) for name in reader.names]
-            self._line(path, "instance", [self._class(x, path), *reader.names], parts)
+            # Also those that are not compared, if it is to be built.
+            names = fields_of(type(x)) if self.to_build else reader.names
+            try:
+                get = object.__getattribute__
+                parts = [(f"{path}.{name}", get(x, name)) for name in names]
+            except AttributeError:
+                raise _refused(x, path, "one of its fields is not set") from None
+            self._line(path, "instance", [self._class(x, path), *names], parts)
 
-        elif reader.name in ("node", "tuple"):  # a named tuple
+        elif reader.name in ("node", "tuple") and is_flattened(x):
             children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
             parts = [(path + jtu.keystr(key), child) for key, child in children]
             _, aux_data = treedef.node_data()
@@ -164,6 +176,13 @@ class Encoder:
             raise _refused(x, path, f"its class: {_NOT_IMPORTABLE}")
         self.objects[name] = type(x)
         return name
+
+
+def fields_of(cls: Any) -> list[str]:
+    """The names of all fields of a Module, a dataclass, or a class of attrs."""
+    is_dataclass = dataclasses.is_dataclass(cls)
+    fields = dataclasses.fields(cls) if is_dataclass else cls.__attrs_attrs__
+    return [field.name for field in fields]
 
 
 def _refused(x: Any, path: str, why: str) -> ExportError:
@@ -222,7 +241,10 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
     if kind == "name":
         return names.get(about)
     if kind == "node":
-        return _build_node(_class_of(about, names), *parts)
+        cls = _class_of(about, names)
+        if not (names.is_trusted(about) or _is_plain_node(cls)):
+            raise ExportFileError(f"it builds {cls!r}, which may call anything")
+        return _build_node(cls, *parts)
     if kind == "member":
         class_name, member = about
         return _class_of(class_name, names).__members__[member]
@@ -239,6 +261,14 @@ def _class_of(name: str, names: Names) -> Any:
     return cls
 
 
+def _is_plain_node(cls: type) -> bool:
+    """Whether to unflatten it only makes a container, whatever is in it."""
+    is_named_tuple = issubclass(cls, tuple) and not hasattr(cls, "tree_unflatten")
+    is_sparse = cls.__module__.startswith("jax.experimental.sparse.")
+    plain = (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
+    return is_named_tuple or is_sparse or cls in plain
+
+
 def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
     """A value of a class that is registered with JAX."""
     treedef = jtu.PyTreeDef.from_node_data_and_children(
@@ -253,6 +283,8 @@ def _build_instance(cls: type, fields: Sequence[str], values: Sequence[Any]) -> 
     """A value of a Module or dataclass, without calling its `__init__`."""
     if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
         raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
+    if not {*fields} <= {*fields_of(cls)}:
+        raise ExportFileError(f"{cls!r} has no fields {fields}")
 
     out = object.__new__(cls)
     for name, value in zip(fields, values, strict=True):
