@@ -118,7 +118,9 @@ static int has_changed(const Specialization *self, const Mutable *then) {
 
 /* Whether any static that it was made with has been changed since: 1, 0 or -1. `mutables` are
 those of a call with an equal trail; or NULL, where there is no call. Where the call has the same
-object, that one's present state is in the call's trail, and so is equal: it is not read again. */
+object, that one's present state is in the call's trail, and so is equal: it is not read again.
+(Equal trails with as many of these have them at the same places, as a trail tells what can be
+changed.) */
 static int is_stale(const Specialization *self, const Mutable *mutables, size_t n) {
     /* An object that was given another class may be one that cannot be changed any more. */
     if (mutables != NULL && n != self->n_witnesses) return 1;
@@ -202,6 +204,14 @@ Specialization *table_find(PyObject *table, PyObject *last, Walk *w) {
     if (found != NULL && is_stale(found, wanted->witnesses, wanted->n_witnesses) != 0)
         Py_CLEAR(found);
     Py_DECREF(wanted);
-    if (found != NULL) PyCell_Set(last, (PyObject *)found);
+    if (found == NULL) return NULL;
+
+    /* Python code may have dropped it meanwhile, which empties the table first, then the cell
+    (`Function.forget`): so it is looked for again. */
+    PyCell_Set(last, (PyObject *)found);
+    int failed = get_item(table, (PyObject *)found, &value) < 0;
+    if (value != (PyObject *)found) PyCell_Set(last, NULL);
+    Py_XDECREF(value);
+    if (failed) Py_CLEAR(found);
     return found;
 }

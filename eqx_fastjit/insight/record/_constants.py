@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.tree_util as jtu
 from jax.extend.core import Literal
 
@@ -21,7 +22,7 @@ from ._reads import reads_of
 
 
 # About the longest that XLA takes on a slow machine, in seconds: to hold a byte of a
-# constant; and to fold an operation, for each element of its operands.
+# constant; and to fold an operation, for each element of its largest operand.
 _HOLDING = 5e-8
 _FOLDING = {"sort": 2e-3, "reduce": 1e-4, "arg": 1e-4, "cum": 1e-4, "": 1e-5}
 # What becomes a call of another library, or another value each time, is not folded.
@@ -68,11 +69,16 @@ def _is_array(x: Any) -> bool:
 
 
 def _name(value: Any, variables: list[tuple[str, Any]]) -> str:
-    """The variable that has this array, or the only one with an array of its shape."""
+    """The variable that has this array, or the only one with an array like it."""
     for name, x in variables:
         if x is value:
             return name
-    alike = {name for name, x in variables if x.shape == value.shape}
+    dtype = jax.dtypes.canonicalize_dtype
+    alike = {
+        name
+        for name, x in variables
+        if x.shape == value.shape and dtype(x.dtype) == value.dtype
+    }
     return alike.pop() if len(alike) == 1 else ""
 
 

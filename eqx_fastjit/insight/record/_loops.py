@@ -115,7 +115,8 @@ def find_loops(scope: Scope, outermost: bool = False) -> tuple[UnrolledLoop, ...
                 call = tuple(frame for frame in e.path if is_users(frame.file))
                 times[loops[-1], inner, call][e.name, e.frames] += 1
 
-    # A loop with nothing but loops in it is in the count of these.
+    # Calls in one body differ: some are in an `if`, or in loops of a library. (A loop
+    # with nothing but loops in it has no count of its own, and is not told.)
     executed: dict[Place, list[int]] = collections.defaultdict(list)
     for (place, *_), counts in times.items():
         executed[place].append(_times(sorted(counts.values())))
@@ -137,9 +138,10 @@ def _times(counts: list[int]) -> int:
     """How often a call was executed, by how often its equations are there.
 
     A library has loops of its own (`jnp.stack`, the layers of its models), and a
-    gradient makes several equations of one: of the lower third, there is one for each
-    call. Under `vmap`, the first iteration has equations of its own, and lacks others:
-    what is carried is not yet batched.
+    gradient makes several equations of one, so larger counts are multiples. The count a
+    third of the way up is taken: mostly that of what is made once in each call. Under
+    `vmap`, the first iteration has equations of its own, and lacks others: what is
+    carried is not yet batched.
     """
     n = counts[(len(counts) - 1) // 3]
     return n + 1 if n > 1 and n + 1 in counts else n
@@ -165,7 +167,8 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
         types[e.name, e.frames][f"{both} {params}"] += 1
     least = iterations - 1
     # What is there less often is of one iteration.
-    return all(
+    rare = sum(n for found in types.values() for n in found.values() if n < least)
+    return iterations * rare <= len(equations) and all(
         iterations * sum(n for n in found.values() if n < least) <= found.total()
         for found in types.values()
         if found.total() >= least

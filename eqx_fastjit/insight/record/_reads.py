@@ -102,7 +102,11 @@ def _read_in(code: types.CodeType) -> dict[str, Any]:
 def _read_and_written_in(code: types.CodeType) -> tuple[dict[str, Any], set[str]]:
     read: dict[str, Any] = {}
     written: set[str] = set()
-    for node in map(expressions_in(code.co_filename).get, code.co_positions()):
+    expressions = expressions_in(code.co_filename)
+    aside = _aside_in("".join(linecache.getlines(code.co_filename)))
+    for node in map(expressions.get, code.co_positions()):
+        if node in aside:
+            continue
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             path = ast.unparse(node)
             read.setdefault(path, node)
@@ -114,6 +118,28 @@ def _read_and_written_in(code: types.CodeType) -> tuple[dict[str, Any], set[str]
         read = {p: x for p, x in inside.items() if argument_of(p) not in own} | read
         written |= {p for p in written_inside if argument_of(p) not in own}
     return read, written
+
+
+@functools.lru_cache(maxsize=16)
+def _aside_in(source: str) -> set[Any]:
+    """What decides nothing in a trace, though it is read there.
+
+    The arguments of a host callback, which runs in each call, and of `print`; and
+    arrays of which only shape or dtype is read.
+    """
+    aside: set[Any] = set()
+    for node in _nodes_in(source):
+        inside: list[Any] = []
+        if isinstance(node, ast.Attribute) and node.attr in _OF_AVAL:
+            inside = [node.value]
+        elif isinstance(node, ast.Call):
+            is_aside = ast.unparse(node.func).endswith(("callback", "print"))
+            inside = [*node.args, *node.keywords] if is_aside else []
+        aside.update(x for part in inside for x in ast.walk(part))
+    return aside
+
+
+_OF_AVAL = ("shape", "dtype", "ndim", "size")
 
 
 def nodes_in(file: str) -> list[ast.AST]:

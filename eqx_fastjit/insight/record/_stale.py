@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import aval_of
 from eqx_fastjit._statics import DYNAMIC, has_only_identity, state_of
@@ -67,6 +68,9 @@ class StaleValues:
         self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
         # The values that changed before a call that did not see it.
         self.found: dict[Any, Stale] = {}
+        # What is being called, and those that were found for this call.
+        self._called: Any = None
+        self._latest: list[Any] = []
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -75,24 +79,38 @@ class StaleValues:
         if specialization is None or not is_call:
             return
         flat = specialization.flat
-        for read in reads_of(flat.source and flat.source(), _plain_arguments(flat)):
-            value = read.value()
-            if (state := _state(value)) is not None:
-                known = _Value(event, read, describe_static(value), state)
-                self._read.setdefault(flat, []).append(known)
+        if flat is self._called:  # the call has traced it again, and so sees them
+            for key in self._latest:
+                self.found.pop(key, None)
+
+        avals = _avals(event)
+        others = (x for x in self._read.get(flat, ()) if _avals(x.event) != avals)
+        values = self._read[flat] = [*others]
+        with contextlib.suppress(Exception):  # of what a class of the program's does
+            for read in reads_of(flat.source and flat.source(), _plain_arguments(flat)):
+                value = read.value()
+                if (state := _state(value)) is not None:
+                    values.append(_Value(event, read, describe_static(value), state))
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
-        """What is traced as `flat` is about to be called, outside of all traces."""
+        """What is traced as `flat` is about to be called."""
+        self._called, self._latest = flat, []
+        if getattr(jax.config, "jax_disable_jit", False):
+            return
         for event, read, text, state in self._read.get(flat, ()):
             value, key = read.value(), (event.function.key(), read.path)
             is_array = isinstance(state, weakref.ref)
             is_same = state() is value if is_array else _state(value) == state
             if is_same or value is MISSING or key in self.found:
                 continue
-            avals = [aval for aval, _ in event.arrays]
-            if [*map(aval_of, arrays)] != avals:
+            if [*map(aval_of, arrays)] != _avals(event):
                 continue  # for others it is traced again
             self.found[key] = Stale(event, read, text, describe_static(value))
+            self._latest.append(key)
+
+
+def _avals(event: Event) -> list[Any]:
+    return [aval for aval, _ in event.arrays]
 
 
 def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:
@@ -102,8 +120,10 @@ def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:
         values = flat.structure.rebuild([None] * flat.structure.leaves.count(DYNAMIC))
         arguments |= flat.function().arguments_of(values)
     for x in tuple(arguments.values()):
-        if isinstance(x, types.MethodType):  # what is jitted, and its instance
-            arguments.setdefault(x.__code__.co_varnames[0], x.__self__)
+        # What is jitted, and its instance.
+        source = source_of(x) if isinstance(x, types.MethodType) else None
+        for name in source.__code__.co_varnames[:1] if source else ():
+            arguments.setdefault(name, x.__self__)
     # (An object of a class with slots alone cannot be referred to weakly.)
     plain = {k: x for k, x in arguments.items() if type(x).__weakrefoffset__}
     return {k: weakref.ref(x) for k, x in plain.items() if has_only_identity(x)}

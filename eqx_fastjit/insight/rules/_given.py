@@ -142,6 +142,12 @@ def _assignments(nodes: Iterable[ast.AST], name: str) -> list[int]:
                 is_assigned = any(name in _names_in(x) for x in targets)
                 if is_assigned and name not in _names_in(value):
                     found.append(node.lineno)
+            case ast.For() | ast.AnnAssign() | ast.NamedExpr():
+                if name in _names_in(node.target):
+                    found.append(node.lineno)
+            case ast.withitem(optional_vars=ast.expr() as target):
+                if name in _names_in(target):
+                    found.append(target.lineno)
             case _:
                 pass
     return found

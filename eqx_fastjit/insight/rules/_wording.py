@@ -242,18 +242,22 @@ class Wording:
         passed: list[str] = []
         made: list[str] = []
         selecting: list[str] = []
+        left_out: list[str] = []
         is_optimiser = False
         for name, path in self._captured.items():
             leaf, arguments = self._table.leaf(path), self._arguments(name, path)
-            if self._found.selects and leaf and leaf.category == "label":
-                selecting.append(name)
+            if leaf and leaf.category == "label":
+                (selecting if self._found.selects else left_out).append(name)
             elif arguments:
                 passed += arguments
             else:
                 made.append(name)
                 is_optimiser |= leaf is not None and leaf.category == "optimiser"
 
+        if self._found.selects and not (passed or selecting):
+            selecting, made = made, []
         text = f"; pass {listed(passed)}" if passed else ""
+        text += f"; keep {listed(left_out)} out of it" if left_out else ""
         text += f"; make {listed(made)} once, too" if made else ""
         if self._found.selects and (selecting or not passed):
             text += f"; pass what {listed(selecting) or 'it'} selects, as an array"

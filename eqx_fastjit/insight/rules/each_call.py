@@ -109,7 +109,7 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         saves = x.seconds - x.computing + moving
         edit = _into(loop, x.statement)
         if 2 * x.copying > x.seconds:
-            edit = f"{edit} with donate, or NumPy"
+            edit = f'{edit} with donate="all", or NumPy'
         facts = {"statement": _source(x), "into": edit}
         parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
 

@@ -241,8 +241,10 @@ def _row(
     }
 
     rule = AGAIN if is_same else EAGER
+    # The innermost line of the user's, which may be far within the function.
+    line = costliest((e.frames[0], e.seconds) for e in every)
     fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = rule.part(facts, saves=saves, **fields)
+    part = rule.part(facts, saves=saves, line=line, **fields)
     row = Row(
         short_name(function),
         (part,),

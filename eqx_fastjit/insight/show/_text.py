@@ -161,9 +161,9 @@ def blocks(
     for note in (_legend(shown), *run.notes):
         yield "dim", wrapped(note, columns=columns)
 
-    if verbose:
+    functions = [e for e in run.events if e.compile and not is_operation(e)]
+    if verbose and functions:
         yield "bold", ["", "Compilations"]
-        functions = [e for e in run.events if not is_operation(e)]
         for lines in compilations(functions, run.before):
             yield "", as_text(lines, columns, verbose)
 
