@@ -5,10 +5,10 @@ Threads may do so at the same time, and each call has its own result.
 For a second, under each engine; docs/reliability.md has the command for a minute.
 """
 
+import _thread
 import contextlib
 import ctypes
 import os
-import threading
 import time
 
 import equinox as eqx
@@ -81,16 +81,21 @@ def raises(f, i, n):
 
 
 def interrupted(f, i, n):
-    """Wherever it is, also while it compiles. (In a finalizer, Python only shows it.)"""
-    told = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(KeyboardInterrupt)
+    """Wherever it is, also while it compiles; of a finalizer, Python only shows it."""
+    told = ctypes.c_ulong(_thread.get_ident()), ctypes.py_object(KeyboardInterrupt)
     interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    timer = threading.Timer(n % 7 / 1000, interrupt, told)
-    timer.start()
+    sent = []
+
+    def send():
+        time.sleep(n % 7 / 1000)
+        sent.append(interrupt(*told))
+
     with contextlib.suppress(KeyboardInterrupt):
-        while timer.is_alive():
+        _thread.start_new_thread(send, ())  # which waits for nothing, as `Thread` does
+        while not sent:
             new_function(f, i, n)
             shared_function(f, i, n)
-        timer.join()  # at the latest, it is raised here
+        time.sleep(0)  # at the latest, it is raised here
 
 
 WORK = shared_function, new_function, new_class, own_static, shared_static
