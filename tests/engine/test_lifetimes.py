@@ -314,7 +314,7 @@ def test_an_enormous_call_keeps_no_memory():
     """A call that reads very many leaves, once, leaves no buffers of that size."""
     f = filter_jit(lambda x, leaves: x)
     deep = ()
-    for _ in range(20_000):
+    for _ in range(200_000):
         deep = (deep,)
     tracemalloc.start()
     f(X, [1])
