@@ -348,7 +348,8 @@ def load(
     - `example`: the positional arguments of a call, as a tuple. Their classes may be
         used without `allow`.
     - `allow`: names of modules and packages whose classes and functions may be imported
-        if the result needs them. JAX, Equinox and NumPy are always allowed.
+        if the result needs them. Modules and named tuples of JAX, Equinox and NumPy are
+        allowed.
     - `trusted`: whether to run the file's native code, if it has any that matches this
         machine. Native code can do anything, so only trust files that were written by
         you, or by somebody you trust. Otherwise, the portable form is compiled.

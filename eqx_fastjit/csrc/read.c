@@ -249,7 +249,8 @@ int read_values(Walk *w, PyObject *values) {
     return 0;
 }
 
-/* Into a container, whose parts are read next. As deep as Python's own calls may go. */
+/* Into a container, whose parts are read next. As deep as C code may go: on Python 3.11, as deep as
+Python's own calls, from 3.12 on by the stack. */
 static int enter(void) { return Py_EnterRecursiveCall(" while a call is read") ? -1 : 0; }
 static int leave(int failed) {
     Py_LeaveRecursiveCall();

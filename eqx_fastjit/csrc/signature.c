@@ -1,7 +1,7 @@
 /* Trails: their hash, and when two are the same.
 
-A trail has no ambiguity: each value begins with its type, or is one entry, and the type
-says what follows. So two calls whose trails have the same entries have the same statics
+A trail has no ambiguity: each value is one entry, or begins with its type, and what follows
+tells which of its readers has read it. So two calls whose trails have the same entries have the same statics
 by the contract, and the same structure. */
 
 #include "fastjit.h"

@@ -229,6 +229,7 @@ def test_an_example_shows_the_classes(made):
         "equinox:Module.__init_subclass__.__globals__",
         "jax.example_libraries.optimizers:sgd",  # exists, and is not imported yet
         *("jax.numpy:__builtins__", "tests.support.programs:ROOT", ":", "", "numpy:"),
+        *("numpy:savetxt", "jax.numpy:load"),
     ],
 )
 def test_other_names_are_refused(made, tmp_path, name):
@@ -263,6 +264,21 @@ def test_nothing_of_a_class_runs(tmp_path):
             load(rewritten(path, path, change), allow=("tests",))
     finally:
         del functions.Trap
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["instance", ["equinox.nn:Identity", "__class__"]],
+        ["node", "jax._src.state.indexing:NDIndexer"],
+    ],
+)
+def test_only_containers_are_built(made, tmp_path, line):
+    def change(header):
+        header["result"][:] = [["", *line, 1], ["", "int", 1, 0]]
+
+    with pytest.raises(ValueError, match=r"has no fields|may call anything"):
+        load(rewritten(made, tmp_path / "f", change), allow=("tests",))
 
 
 def test_what_only_the_arguments_name_is_not_imported(tmp_path):
@@ -318,8 +334,11 @@ def test_calls_of_native_functions_are_refused(name, tmp_path):
     )(jnp.ones(()))
     path = tmp_path / "f"
     filter_jit(lambda x: x + 1).export(jnp.ones(())).save(path)
-    rewritten(path, path, portable=bytes(exported.serialize()))
 
+    def change(header):
+        header["vjp_order"] = -1
+
+    rewritten(path, path, change, portable=bytes(exported.serialize()))
     with pytest.raises(ValueError, match=f"it calls {name}"):
         load(path)
     load(path, trusted=True)
