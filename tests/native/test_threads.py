@@ -81,7 +81,7 @@ def raises(f, i, n):
 
 
 def interrupted(f, i, n):
-    """Wherever it is, also while it compiles. (In a finalizer, Python only shows it.)"""
+    """Wherever it is, also while it compiles; of a finalizer, Python only shows it."""
     told = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(KeyboardInterrupt)
     interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
     timer = threading.Timer(n % 7 / 1000, interrupt, told)
