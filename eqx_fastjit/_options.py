@@ -95,8 +95,9 @@ def _flatten_in_shardings(
     # A sharding for each argument, or a prefix of one.
     prefixes: list[Any] = [prefix] * len(passed)
     if isinstance(prefix, list | tuple):
-        without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
-        if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
+        # What has no entry has to be without arrays.
+        rest = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
+        if len(prefix) > len(passed) or any(is_array(x, abstract) for x in rest):
             names = ", ".join(path for path, _ in passed)
             raise ValueError(
                 f"`in_shardings` has {len(prefix)} entries, but the call has "

@@ -87,6 +87,7 @@ def _is_plain_namedtuple(x: Any) -> bool:
     optimiser may have forty such states.
     """
     cls = type(x)
+    # In the globals of the `__new__` that `namedtuple` generates.
     made_by = getattr(cls.__new__, "__globals__", {}).get("_tuple_new")
     # Otherwise not by `namedtuple`, or registered as another node.
     is_tuple = made_by is tuple.__new__ and reader_of(x).name == "tuple"

@@ -43,8 +43,10 @@ class StagedCall:
         own, specialization, arrays = self.function.specialization_for(values)
         self.specialization = specialization
 
-        # A table of its own: that of the function may be cleared. And another call may
-        # have made the specialization, with objects that are changed later.
+        # A table of its own: that of the function may be cleared. `own` is the
+        # signature of this very call, with its objects; those of the specialization
+        # that was found may be others, which are changed later. If it is not certain
+        # for which calls it is, the table is empty, and all calls raise.
         own.jitted, own.flat = specialization.jitted, specialization.flat
         is_certain = own.flat.kept and own == specialization
         self.table = {own: own} if is_certain else {}
@@ -159,7 +161,8 @@ class Lowered(_Stage, Generic[_P, _T]):
         asynchronous = call.function.options.asynchronous
         with call.stage():
             stage = self._stage.compile(compiler_options=compiler_options)
-            # Calls of the function may be on other devices.
+            # Calls of the function have the same plan, but may be on other devices:
+            # they may then wait for more than they need, and never for less.
             places = jtu.tree_leaves((stage.input_shardings, stage.output_shardings))
             plan = flat_output(stage.out_info)[-1]()
             decide(plan, lambda: has_host_callbacks(call.traced), asynchronous, places)

@@ -56,7 +56,7 @@ class FlatFunction:
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
-        # Whether its structure surely has the signature of its specialization.
+        # Whether it is in the table of its function: if it is certain for which calls.
         self.kept = False
 
         # Hides JAX's warning about buffers that it cannot reuse, if that was asked.
