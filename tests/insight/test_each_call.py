@@ -77,11 +77,11 @@ def test_only_what_is_the_same_is_moved_before_a_loop(is_refilled):
     step, data = filter_jit(lambda x: x + 1), np.ones(3)
     with insight.doctor(least=0.0) as report:
         if is_refilled:
-            for i in range(9000):
+            for i in range(30000):
                 data[0] = i
                 step(jnp.asarray(data))
         else:
-            for _ in range(9000):
+            for _ in range(30000):
                 step(jnp.asarray(data))
     rules = {x.parts[0].rule for x in report.rows}
     assert ("transfers" in rules) == (not is_refilled)

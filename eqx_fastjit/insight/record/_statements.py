@@ -148,7 +148,8 @@ def _statement(
     """A statement in a loop, of a file and function to be named."""
     inside = _evaluated_by(node)
     names = [x for x in inside if isinstance(x, ast.Name)]
-    replaced = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    targets = [*getattr(node, "targets", ()), *_target_of(node)]
+    replaced = {getattr(x, "id", "") for y in targets for x in ast.walk(y)}
     read = [x.id for x in names if isinstance(x.ctx, ast.Load) and x.id in replaced]
     return Statement(
         Place("", node.lineno, ""),
@@ -161,6 +162,12 @@ def _statement(
         moves_the_same=_moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
     )
+
+
+def _target_of(node: ast.stmt) -> list[ast.expr]:
+    """The target of a loop, or of an assignment with one."""
+    target = getattr(node, "target", None)
+    return [] if target is None else [target]
 
 
 def _evaluated_by(node: ast.stmt) -> list[ast.AST]:
