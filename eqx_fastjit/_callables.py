@@ -208,14 +208,14 @@ def to_call(
     return bound.args, bound.kwargs
 
 
-_signature_of: Any = inspect.signature
+python_signature: Any = inspect.signature
 # Python 3.14 evaluates annotations for a signature. They may name what is imported for
 # type checkers alone, or the class that is being defined.
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
-    _signature_of = functools.partial(
-        _signature_of, annotation_format=Format.FORWARDREF
+    python_signature = functools.partial(
+        python_signature, annotation_format=Format.FORWARDREF
     )
 
 
@@ -226,7 +226,7 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
     that is called, rather than shown for another one (`__wrapped__`).
     """
     try:
-        found = _signature_of(fun)
+        found = python_signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
         found = inspect.signature(lambda *args, **kwargs: None)
 

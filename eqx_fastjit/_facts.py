@@ -301,8 +301,7 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
     if now is None or now.phase != "compiling":
         now = _begin()  # the first one, or the function calls itself
 
-    # It may have been traced for this call: to look for a NaN, JAX runs it again.
-
+    # (To look for a NaN, JAX runs a function again that was traced for this call.)
     fact = now.fact
     fact.traced = True
     now.phase = "tracing"

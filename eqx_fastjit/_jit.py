@@ -263,8 +263,8 @@ def filter_jit(
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
     Everything else is static, and each new value triggers recompilation. This is a
     drop-in replacement for `equinox.filter_jit`. What to know: calls return before the
-    device has finished, as with `jax.jit`. So do not write to a NumPy array
-    after `jnp.asarray(array)`. Pass the array itself, or `array.copy()`.
+    device has finished, as with `jax.jit`. So do not write to a NumPy array after
+    `jnp.asarray(array)`. Pass the array itself, or `array.copy()`.
 
     **Arguments:**
 

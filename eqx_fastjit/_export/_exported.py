@@ -54,10 +54,10 @@ class Exported:
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         call = self._call = _bind(jitted, args, kwargs)
-        self._arrays, _ = split(call.values)
+        self._arrays, self._refs = split(call.values)
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        described = _described(call)
+        described = _described(call, self._refs)
         options = jitted._function.options
         if "compiler_options" in options.jit_kwargs:
             raise ExportError(
@@ -163,7 +163,7 @@ class Exported:
                 raise ExportError(f"{header['name']} cannot be exported: {e}") from e
 
             # It may have been traced again.
-            if _described(self._call) != header["parameters"]:
+            if _described(self._call, self._refs) != header["parameters"]:
                 raise ExportError("a static argument was changed since `export`.")
 
             header["mesh"] = None
@@ -211,9 +211,8 @@ def _function_of_arrays(
     return function_of_arrays
 
 
-def _described(call: _Call) -> list[Any]:
+def _described(call: _Call, refs: Any) -> list[Any]:
     """The parameters of a call and its arguments, as they are now, as data."""
-    _, refs = split(call.values)
     return [*map(_describe, call.signature.parameters.values(), call.values, refs)]
 
 

@@ -1,8 +1,8 @@
 /* Trails: their hash, and when two are the same.
 
 A trail has no ambiguity: each value is one entry, or begins with its type, and what follows
-tells which of its readers has read it. So two calls whose trails have the same entries have the same statics
-by the contract, and the same structure. */
+tells which of its readers has read it. So two calls whose trails have the same entries have the
+same statics by the contract, and the same structure. */
 
 #include "fastjit.h"
 
@@ -41,8 +41,7 @@ static int differ(const Entry *a, const Entry *b) {
     return number_bits(a->kind, a->as.object) != number_bits(b->kind, b->as.object);
 }
 
-/* Whether two trails are the same: 1, 0 or -1. `==` may run any Python, so the caller
-owns both. */
+/* `==` may run any Python, so the caller owns both. */
 int trail_equal(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
     if (n_a != n_b) return 0;
     if (trail_identical(a, b, n_a)) return 1;

@@ -108,7 +108,7 @@ static int has_changed(const Specialization *self, const Mutable *then) {
     int same = -1;
     if (read_value(now, then->object, 1) == 0)
         same = trail_equal(now->trail, now->n_trail, self->trail + then->start,
-                          then->stop - then->start);
+                           then->stop - then->start);
     walk_give_back(now);
 
     if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;

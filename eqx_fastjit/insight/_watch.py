@@ -28,6 +28,7 @@ class Watch:
         self.started, self._cpu_before = time.time(), time.process_time()
         # Once it is over: of the wall clock, and of all threads on the CPU.
         self.seconds = self.cpu_seconds = 0.0
+
         self.events: list[Any] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
@@ -39,6 +40,7 @@ class Watch:
         self._stale: Any = None
         # Of the main thread, for looking at events.
         self._own_seconds = 0.0
+
         self.sampler = Sampler()
         self.sampler.start()
 

@@ -4,7 +4,8 @@ import jax
 import pytest
 
 import eqx_fastjit
-from benchmarks.case import CASES
+from benchmarks.case import CASES, CONTENDERS
+from benchmarks.cases import choose, GROUPS
 from benchmarks.programs import PROGRAMS
 from benchmarks.timing import check_equal, OutputsDiffer
 
@@ -63,6 +64,16 @@ def test_a_program_computes_the_same_with_eqx_fastjit(name):
     expected = PROGRAMS[name](5)
     eqx_fastjit.install()
     assert PROGRAMS[name](5) == pytest.approx(expected, rel=1e-4)
+
+
+def test_contenders_are_known_and_groups_have_cases():
+    for case in CASES.values():
+        assert {*case.contenders} <= CONTENDERS.keys()
+    assert {case.group for case in CASES.values()} == GROUPS.keys()
+
+    assert choose("identity, adam_19_leaves") == ["identity", "adam_19_leaves"]
+    assert choose("table")[:2] == ["identity", "mlp_8"]
+    assert set(choose("all")) == CASES.keys()
 
 
 @pytest.mark.parametrize(

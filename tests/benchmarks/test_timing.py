@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import timing
+from benchmarks import timing, whole
 from benchmarks.case import Case
-from benchmarks.timing import interval, measure, Sampler, waiter
+from benchmarks.timing import interval, measure, ratios, Sampler, waiter
 
 
 pytestmark = pytest.mark.one_engine
@@ -26,6 +26,19 @@ def test_the_interval_of_a_median_is_between_order_statistics(n, outside):
     # As many values lie outside as a fair coin allows.
     tail = sum(math.comb(n, k) for k in range(outside + 1)) / 2**n
     assert n < 6 or 2 * tail <= 0.05
+
+
+def test_a_program_has_the_pairs_that_were_asked_for(monkeypatch):
+    """However clear the first ones are."""
+    order = []
+    monkeypatch.setattr(whole, "_process", lambda name, what: order.append(what) or 1.0)
+    assert len(whole.compare("x", 12)["seconds"]["ours"]) == 12
+    assert order[:4] == ["eqx", "ours", "ours", "eqx"]  # neither is always first
+
+
+def test_ratios_are_taken_within_rounds():
+    assert ratios({"ours": [1.0, 2.0], "jit": [2.0, 2.0]}, "jit") == [0.5, 1.0]
+    assert ratios({"ours": [1.0]}, "jit") == ratios({"jit": [1.0]}, "jit") == []
 
 
 def test_one_array_is_waited_for(monkeypatch):

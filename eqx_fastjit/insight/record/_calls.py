@@ -153,8 +153,9 @@ class Calls(contextlib.ExitStack):
         # that has not returned.
         self.transfers = self._transferred = 0.0
         self.notes: list[str] = []
-        # What was called; and of that, what is there, by the `id` of its function.
-        self._all: list[Timed] = []
+        # What was called, also if all calls compiled; and of that, what is there, by
+        # the `id` of its function.
+        self.timed: list[Timed] = []
         self._timed: dict[int, Timed] = {}
 
         # Whether what waits is not the program, or is known.
@@ -181,11 +182,6 @@ class Calls(contextlib.ExitStack):
 
     def _on_event(self, event: Event) -> None:
         self.ended = None
-
-    @property
-    def timed(self) -> list[Timed]:
-        """What was called, also if all calls compiled."""
-        return [*self._all]
 
     # --- the calls ---
 
@@ -268,7 +264,7 @@ class Calls(contextlib.ExitStack):
             timed = self._timed.get(id(flat))
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
-                self._all.append(timed)
+                self.timed.append(timed)
             if self.look is not None:
                 self.look(flat, arrays)
             timed.given.check()
@@ -293,6 +289,7 @@ class Calls(contextlib.ExitStack):
             *results, handle = flat_output(out)
             if any(isinstance(x, Tracer) for x in (*arrays, *results)):
                 return  # it is a part of a trace
+
             has_compiled = is_compiling()
             is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
             self.result = timed.smallest_of(results or [handle])
@@ -418,7 +415,7 @@ class Calls(contextlib.ExitStack):
 
     def end_calls(self) -> None:
         """What the latest calls were given, and is still there, was kept."""
-        for timed in self._all:
+        for timed in self.timed:
             timed.given.check()
 
     def seconds_of_calls(self) -> "CallSeconds":

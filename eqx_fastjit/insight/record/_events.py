@@ -13,7 +13,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import inspect
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ import jax.tree_util as jtu
 
 from eqx_fastjit import _facts, _traced
 from eqx_fastjit._blocking import opened
-from eqx_fastjit._callables import column_of, place_of
+from eqx_fastjit._callables import column_of, place_of, python_signature
 from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 
@@ -347,7 +346,7 @@ def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
     `jax.jit`.
     """
     args, kwargs = arguments_in_jit()
-    bound = inspect.signature(fun).bind(*args, **kwargs)
+    bound = python_signature(fun).bind(*args, **kwargs)
     traced = {*opened(jaxpr_in_jit()).debug_info.arg_names}
 
     def aval(path: str, x: Any) -> Any:

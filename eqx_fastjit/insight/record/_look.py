@@ -90,12 +90,12 @@ def _joined(constants: Sequence[Constant]) -> tuple[Constant, ...]:
         by_variable[argument_of(x.name) or x].append(x)
 
     joined: list[Constant] = []
-    for name, alike in by_variable.items():
-        first, *others = alike
+    for first, *others in by_variable.values():
         if others:
-            n_bytes = sum(x.bytes for x in alike)
-            text = plural(len(alike), "array")
-            first = first._replace(type=text, bytes=n_bytes, name=str(name))
+            text = plural(1 + len(others), "array")
+            n_bytes = first.bytes + sum(x.bytes for x in others)
+            name = argument_of(first.name)
+            first = first._replace(type=text, bytes=n_bytes, name=name)
         joined.append(first)
     return tuple(sorted(joined, key=lambda x: -x.bytes))
 

@@ -103,7 +103,7 @@ def _read_and_written_in(code: types.CodeType) -> tuple[dict[str, Any], set[str]
     read: dict[str, Any] = {}
     written: set[str] = set()
     expressions = expressions_in(code.co_filename)
-    aside = _aside_in("".join(linecache.getlines(code.co_filename)))
+    aside = _aside_in(_source(code.co_filename))
     for node in map(expressions.get, code.co_positions()):
         if node in aside:
             continue
@@ -142,12 +142,16 @@ def _aside_in(source: str) -> set[Any]:
 _OF_AVAL = ("shape", "dtype", "ndim", "size")
 
 
+def _source(file: str) -> str:
+    return "".join(linecache.getlines(file))
+
+
 def nodes_in(file: str) -> list[ast.AST]:
     """All of the syntax in a file, as it was when its lines were first asked for.
 
     Nothing of what is no Python.
     """
-    return _nodes_in("".join(linecache.getlines(file)))
+    return _nodes_in(_source(file))
 
 
 @functools.lru_cache(maxsize=16)
@@ -161,7 +165,7 @@ def _nodes_in(source: str) -> list[ast.AST]:
 
 def expressions_in(file: str) -> dict[Any, ast.expr]:
     """The expressions in a file by their positions, which instructions have, too."""
-    return _expressions_in("".join(linecache.getlines(file)))
+    return _expressions_in(_source(file))
 
 
 @functools.lru_cache(maxsize=16)

@@ -83,9 +83,8 @@ class StaleValues:
             for key in self._latest:
                 self.found.pop(key, None)
 
-        avals = _avals(event)
-        others = (x for x in self._read.get(flat, ()) if _avals(x.event) != avals)
-        values = self._read[flat] = [*others]
+        avals, before = _avals(event), self._read.get(flat, ())
+        values = self._read[flat] = [x for x in before if _avals(x.event) != avals]
         with contextlib.suppress(Exception):  # of what a class of the program's does
             for read in reads_of(flat.source and flat.source(), _plain_arguments(flat)):
                 value = read.value()

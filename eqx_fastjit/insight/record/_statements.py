@@ -147,10 +147,15 @@ def _statement(
 ) -> Statement:
     """A statement in a loop, of a file and function to be named."""
     inside = _evaluated_by(node)
-    names = [x for x in inside if isinstance(x, ast.Name)]
-    targets = [*getattr(node, "targets", ()), *_target_of(node)]
-    replaced = {getattr(x, "id", "") for y in targets for x in ast.walk(y)}
-    read = [x.id for x in names if isinstance(x.ctx, ast.Load) and x.id in replaced]
+    # (Of an assignment the target, or several; of a loop its own.)
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    replaced = {name for x in targets if x is not None for name in names_in(x)}
+    read = [
+        x.id
+        for x in inside
+        if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load) and x.id in replaced
+    ]
+
     return Statement(
         Place("", node.lineno, ""),
         _head(node),
@@ -164,10 +169,9 @@ def _statement(
     )
 
 
-def _target_of(node: ast.stmt) -> list[ast.expr]:
-    """The target of a loop, or of an assignment with one."""
-    target = getattr(node, "target", None)
-    return [] if target is None else [target]
+def names_in(node: ast.AST) -> set[str]:
+    """The variables that a piece of syntax mentions."""
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
 def _evaluated_by(node: ast.stmt) -> list[ast.AST]:
@@ -187,7 +191,7 @@ def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
     if loop is None or not moved or not all(x.args for x in moved):
         return False
 
-    arguments = [x for call in moved for x in ast.walk(call.args[0])]
+    arguments = {x for call in moved for x in ast.walk(call.args[0])}
     names = {x.id for x in arguments if isinstance(x, ast.Name)}
     elsewhere = (x for x in ast.walk(loop) if x not in arguments)
     others = {x.id for x in elsewhere if isinstance(x, ast.Name)}

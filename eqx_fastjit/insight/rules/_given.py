@@ -12,6 +12,7 @@ from eqx_fastjit.insight.compare._table import Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._leaves import argument_of
 from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
+from eqx_fastjit.insight.record._statements import names_in
 from eqx_fastjit.insight.record._why import line_of
 
 
@@ -139,19 +140,15 @@ def _assignments(nodes: Iterable[ast.AST], name: str) -> list[int]:
             case ast.FunctionDef() | ast.ClassDef() if node.name == name:
                 found.append(node.lineno)
             case ast.Assign(targets=targets, value=value):
-                is_assigned = any(name in _names_in(x) for x in targets)
-                if is_assigned and name not in _names_in(value):
+                is_assigned = any(name in names_in(x) for x in targets)
+                if is_assigned and name not in names_in(value):
                     found.append(node.lineno)
             case ast.For() | ast.AnnAssign() | ast.NamedExpr():
-                if name in _names_in(node.target):
+                if name in names_in(node.target):
                     found.append(node.lineno)
             case ast.withitem(optional_vars=ast.expr() as target):
-                if name in _names_in(target):
+                if name in names_in(target):
                     found.append(target.lineno)
             case _:
                 pass
     return found
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}

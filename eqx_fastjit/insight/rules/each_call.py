@@ -67,9 +67,9 @@ def rows(case: Case) -> Iterator[Row]:
     for loop in loops_of(case.run):
         found += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
-            short = [*_short(loop, call, case)]
-            in_a_scan |= {call.timed.function.key() for _ in short}
-            found += short
+            for row in _short(loop, call, case):
+                in_a_scan.add(call.timed.function.key())
+                found.append(row)
 
     yield from found
     yield from _equinox(case, in_a_scan)

@@ -51,6 +51,7 @@ def lines_of(row: Row) -> list[Line]:
         title += plural(row.compilations, "compilation")
         title += f" of {plural(row.programs, 'program')}" if row.programs else ""
     lines = [Line("wrong" if row.is_wrong else saves, title, place=row.line)]
+
     # What an edit saves beside those above is told if there are several; 0 is that of
     # what has to be compiled. The first of these has the seconds of all.
     is_single = sum(x.gain != 0.0 for x in row.parts) < 2
