@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -46,7 +46,7 @@ from ._waits import Waits
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
 # The first calls, of each of which the arguments and the line are looked at; and those
-# that are made slowly, so that the tool looks whether what was traced has changed.
+# that are shown to what looks whether a value has changed that was traced.
 _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
@@ -78,10 +78,10 @@ class Timed:
 
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
-        # The index of the smallest result, and its type, which is no tracer's; of a
-        # function without arrays among its results, those of the handle.
+        # The index of the smallest result.
         self.smallest = 0
-        self.kind: type = type(None)
+        # Whether calls were given arrays of NumPy, which they copy, or transfer.
+        self.has_numpy = False
 
     @property
     def is_due(self) -> bool:
@@ -89,16 +89,9 @@ class Timed:
         return self.calls >= self.due
 
     @property
-    def is_slow(self) -> bool:
-        """Whether its next call is to be made slowly."""
+    def is_shown(self) -> bool:
+        """Whether its next call is to be shown to what looks at calls."""
         return self.calls < _EARLY or self.calls >= self.due
-
-    def smallest_of(self, results: Sequence[Any]) -> Any:
-        """The smallest result, and note which that is: mostly it is the same again."""
-        sizes = [getattr(x, "nbytes", 0) for x in results]
-        self.smallest = sizes.index(min(sizes))
-        self.kind = type(results[self.smallest])
-        return results[self.smallest]
 
     @property
     def lines(self) -> list[Place]:
@@ -136,7 +129,7 @@ class Calls(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what is called, and its arrays, before calls that are made slowly.
+        # Is shown what was called, and its arrays, after some calls.
         self.look = look
         # The smallest result of the latest call: once it is ready, the device is done.
         self.result: Any = None
@@ -197,7 +190,7 @@ class Calls(contextlib.ExitStack):
         numpy_bytes: int,
         began: float | None,
     ) -> Any:
-        """Make a call for the engine, and time it. Most calls are only timed.
+        """Make a call for the engine, and time it. Some are looked at closely.
 
         `began`: when the call began; `None` if nobody observed calls by then.
         """
@@ -205,41 +198,6 @@ class Calls(contextlib.ExitStack):
         if threading.get_ident() != self.thread:
             return jitted(*arrays)
 
-        flat = specialization.flat
-        timed = self._timed.get(id(flat))
-        if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
-            return self._call_slowly(jitted, specialization, values, arrays, began)
-
-        timed.given.check()
-        out = jitted(*arrays)
-        returned = time.perf_counter()
-        try:
-            smallest = out[timed.smallest] if timed.smallest < len(out) else None
-            if is_compiling():  # something was compiled for this call
-                self.ended = None
-            elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
-                self.result = smallest
-                timed.calls += 1
-                timed.seconds += returned - began - self._transferred
-                self.seconds += returned - (self.ended or began)
-                self.ended = returned
-                if not timed.donates:
-                    timed.given.note(arrays)
-            self._transferred = 0.0
-        except Exception as e:
-            self._give_up(e)
-        return out
-
-    def _call_slowly(
-        self,
-        jitted: Any,
-        specialization: Any,
-        values: tuple[Any, ...],
-        arrays: tuple[Any, ...],
-        began: float | None,
-    ) -> Any:
-        """Make a call, look at what it is given, and maybe wait for the device."""
-        __tracebackhide__ = True
         before = time.perf_counter()
         began = before if began is None else began
         seconds = before - began - self._transferred
@@ -253,6 +211,7 @@ class Calls(contextlib.ExitStack):
         self.own_seconds += start - before
         if timed is not None:
             seconds += returned - start
+            timed.has_numpy |= numpy_bytes > 0
             self._after(timed, values, arrays, out, seconds, began)
             self.own_seconds += time.perf_counter() - returned
         return out
@@ -265,8 +224,7 @@ class Calls(contextlib.ExitStack):
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
                 self.timed.append(timed)
-            if self.look is not None:
-                self.look(flat, arrays)
+
             timed.given.check()
             if timed.is_due and not any(isinstance(x, Tracer) for x in arrays):
                 self._wait_for([self.result, *arrays])
@@ -286,13 +244,18 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         """A call has returned, `seconds` after it began."""
         try:
-            *results, handle = flat_output(out)
-            if any(isinstance(x, Tracer) for x in (*arrays, *results)):
+            returned = flat_output(out)
+            results = returned[:-1]  # without the handle
+            smallest = returned[min(timed.smallest, len(results))]
+            has_compiled = is_compiling()  # something, for this call
+            is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
+            told = (*arrays, *results) if is_looked_at else (smallest,)
+            if any(isinstance(x, Tracer) for x in told):
                 return  # it is a part of a trace
 
-            has_compiled = is_compiling()
-            is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
-            self.result = timed.smallest_of(results or [handle])
+            self.result = smallest
+            if timed.is_shown and not has_compiled and self.look is not None:
+                self.look(timed.flat(), arrays)
             if has_compiled:
                 self.ended = None
             else:
@@ -325,7 +288,8 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
-        timed.given.look_at_numpy(values)
+        sizes = [x.nbytes for x in results]
+        timed.smallest = sizes.index(min(sizes)) if sizes else 0
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)
 
@@ -353,44 +317,50 @@ class Calls(contextlib.ExitStack):
         self.own_waits += seconds
         return seconds
 
-    def waiting(self, arrays: Sequence[Any], why: Why) -> "_Waiting":
+    def wait(self, wait: Callable[[Any], Any], arrays: Sequence[Any], why: Why) -> None:
         """A call of the program's waits for the device."""
-        return _Waiting(self, why)
-
-    def end_of_wait(self, start: float, why: Why) -> None:
-        """A call has waited since `start`."""
-        self.is_unseen = False
-        if why == "transfer":
-            seconds = time.perf_counter() - start
-            self.transfers += seconds
-            self._transferred += seconds
-        else:
-            self._note_wait(start, "blocks", (), why)
+        self._watch(wait, "blocks", (arrays,), {}, why)
 
     def _watched(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         """A function that may wait, whose waits are noted."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
-            if others or self.is_unseen or threading.get_ident() != self.thread:
+            if kind == "numpy" and not (args and isinstance(args[0], jax.Array)):
                 return function(*args, **kwargs)
-
-            start, self.is_unseen = time.perf_counter(), True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.is_unseen = False
-                self._note_wait(start, kind, args)
+            return self._watch(function, kind, args, kwargs)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
             functools.update_wrapper(watched, function)
         return watched
 
+    def _watch(
+        self,
+        function: Callable[..., Any],
+        kind: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        why: str = "",
+    ) -> Any:
+        __tracebackhide__ = True
+        if self.is_unseen or threading.get_ident() != self.thread:
+            return function(*args, **kwargs)
+
+        start, self.is_unseen = time.perf_counter(), True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.is_unseen = False
+            self._note_wait(start, kind, args, why)
+
     def _note_wait(
-        self, start: float, kind: str, args: Sequence[Any], why: str = ""
+        self, start: float, kind: str, args: Sequence[Any], why: str
     ) -> None:
         ended = time.perf_counter()
+        if why == "transfer":
+            self.transfers += ended - start
+            self._transferred += ended - start
+            return
         if kind == "blocks" and ended - start < _SHORTEST:
             return
         wait = None
@@ -422,13 +392,11 @@ class Calls(contextlib.ExitStack):
         """Where the seconds of calls and of waits went."""
         dispatch = sum(x.calls * x.dispatch for x in self.timed)
         rest = max(0.0, sum(x.seconds for x in self.timed) - dispatch)
-        moved = sum(x.calls * x.given.seconds_to_move for x in self.timed)
-        moved = min(rest, moved)
         waits = sum(x.all_seconds for x in self.waits.found.values()) + self.own_waits
         return CallSeconds(
             dispatch=dispatch,
-            device=rest - moved + waits,
-            transfers=moved + self.transfers,
+            device=rest + waits,
+            transfers=self.transfers,
             doctor=max(0.0, self.own_seconds - self.own_waits),
         )
 
@@ -440,27 +408,6 @@ class Calls(contextlib.ExitStack):
         busy = sum(x.calls * x.device for x in self.timed)
         # If the program waited for more, that was of operations outside of jit.
         return max(0.0, min(self._ahead, self.seconds - max(busy, self._waited)))
-
-
-class _Waiting:
-    """A wait of a call of the program's. (A generator would take longer.)"""
-
-    __slots__ = ("calls", "start", "why")
-
-    def __init__(self, calls: Calls, why: Why):
-        self.calls = calls
-        self.why: Why = why
-        self.start: float | None = None
-
-    def __enter__(self) -> None:
-        calls = self.calls
-        if not calls.is_unseen and threading.get_ident() == calls.thread:
-            calls.is_unseen = True
-            self.start = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        if self.start is not None:
-            self.calls.end_of_wait(self.start, self.why)
 
 
 class CallSeconds(NamedTuple):

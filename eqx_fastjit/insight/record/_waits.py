@@ -19,7 +19,7 @@ import numpy as np
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
-from ._samples import Position
+from ._samples import Position, position_of
 from ._statements import expression_of
 
 
@@ -75,7 +75,7 @@ class Waits:
         is_call = kind == "blocks" and not is_its_own
         key = id(code), instruction, is_call
         if key not in self._known:
-            what = JITTED_CALL if is_call else _text_at(Position(code, instruction))
+            what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
             place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
             # A call has several instructions: Python 3.11 is at another one later.
             known = self.found.setdefault((place, what), Wait(place, what))
