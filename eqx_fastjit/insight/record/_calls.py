@@ -30,7 +30,7 @@ from jax.core import Tracer
 
 from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
-from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
+from eqx_fastjit._facts import compilations, FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import is_of_equinox
 from eqx_fastjit._result import flat_output
 
@@ -46,7 +46,7 @@ from ._waits import Waits
 # not always the same step of those that a program makes in turn.
 _EVERY = 47
 # The first calls, of each of which the arguments and the line are looked at; and those
-# that are shown to what looks whether a value has changed that was traced.
+# that are made slowly, so that the tool looks whether what was traced has changed.
 _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
@@ -78,8 +78,10 @@ class Timed:
 
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
-        # The index of the smallest result.
+        # The index of the smallest result, and its type, which is no tracer's; of a
+        # function without arrays among its results, those of the handle.
         self.smallest = 0
+        self.kind: type = type(None)
         # Whether calls were given arrays of NumPy, which they copy, or transfer.
         self.has_numpy = False
 
@@ -89,9 +91,16 @@ class Timed:
         return self.calls >= self.due
 
     @property
-    def is_shown(self) -> bool:
-        """Whether its next call is to be shown to what looks at calls."""
+    def is_slow(self) -> bool:
+        """Whether its next call is to be made slowly."""
         return self.calls < _EARLY or self.calls >= self.due
+
+    def smallest_of(self, results: Sequence[Any]) -> Any:
+        """The smallest result, and note which that is: mostly it is the same again."""
+        sizes = [getattr(x, "nbytes", 0) for x in results]
+        self.smallest = sizes.index(min(sizes))
+        self.kind = type(results[self.smallest])
+        return results[self.smallest]
 
     @property
     def lines(self) -> list[Place]:
@@ -129,7 +138,7 @@ class Calls(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what was called, and its arrays, after some calls.
+        # Is shown what was called, and its arrays, after calls that are made slowly.
         self.look = look
         # The smallest result of the latest call: once it is ready, the device is done.
         self.result: Any = None
@@ -190,7 +199,7 @@ class Calls(contextlib.ExitStack):
         numpy_bytes: int,
         began: float | None,
     ) -> Any:
-        """Make a call for the engine, and time it. Some are looked at closely.
+        """Make a call for the engine, and time it. Most calls are only timed.
 
         `began`: when the call began; `None` if nobody observed calls by then.
         """
@@ -198,6 +207,43 @@ class Calls(contextlib.ExitStack):
         if threading.get_ident() != self.thread:
             return jitted(*arrays)
 
+        flat = specialization.flat
+        timed = self._timed.get(id(flat))
+        if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
+            told = values, arrays, numpy_bytes
+            return self._call_slowly(jitted, specialization, *told, began)
+
+        timed.given.check()
+        out = jitted(*arrays)
+        returned = time.perf_counter()
+        try:
+            smallest = out[timed.smallest] if timed.smallest < len(out) else None
+            if compilations and is_compiling():  # something, for this call
+                self.ended = None
+            elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
+                self.result = smallest
+                timed.calls += 1
+                timed.seconds += returned - began - self._transferred
+                self.seconds += returned - (self.ended or began)
+                self.ended = returned
+                if not timed.donates:
+                    timed.given.note(arrays)
+            self._transferred = 0.0
+        except Exception as e:
+            self._give_up(e)
+        return out
+
+    def _call_slowly(
+        self,
+        jitted: Any,
+        specialization: Any,
+        values: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        numpy_bytes: int,
+        began: float | None,
+    ) -> Any:
+        """Make a call, look at what it is given, and maybe wait for the device."""
+        __tracebackhide__ = True
         before = time.perf_counter()
         began = before if began is None else began
         seconds = before - began - self._transferred
@@ -244,18 +290,15 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         """A call has returned, `seconds` after it began."""
         try:
-            returned = flat_output(out)
-            results = returned[:-1]  # without the handle
-            smallest = returned[min(timed.smallest, len(results))]
-            has_compiled = is_compiling()  # something, for this call
-            is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
-            told = (*arrays, *results) if is_looked_at else (smallest,)
-            if any(isinstance(x, Tracer) for x in told):
+            *results, handle = flat_output(out)
+            if any(isinstance(x, Tracer) for x in (*arrays, *results)):
                 return  # it is a part of a trace
 
-            self.result = smallest
-            if timed.is_shown and not has_compiled and self.look is not None:
+            has_compiled = is_compiling()
+            is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
+            if self.look is not None and not has_compiled:
                 self.look(timed.flat(), arrays)
+            self.result = timed.smallest_of(results or [handle])
             if has_compiled:
                 self.ended = None
             else:
@@ -288,8 +331,6 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
-        sizes = [x.nbytes for x in results]
-        timed.smallest = sizes.index(min(sizes)) if sizes else 0
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)
 

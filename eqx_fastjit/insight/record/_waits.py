@@ -27,6 +27,10 @@ from ._statements import expression_of
 JITTED_CALL = "a jitted call that blocks"
 
 
+# How far out the frame is that called what waits: `_calls.py` has those in between.
+_OWN_FRAMES = 4
+
+
 @dataclasses.dataclass
 class Wait:
     """All waits of one expression in a line of source. Times are in seconds."""
@@ -63,7 +67,7 @@ class Waits:
         (`_private.hook_waits`); `why` is what the engine says of one of its calls.
         """
         # The innermost frame of the program itself, and the function that it called.
-        frame, called = sys._getframe(1), ""
+        frame, called = sys._getframe(_OWN_FRAMES), "watched"
         while not is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return None
@@ -89,7 +93,12 @@ def _decides(kind: str, args: Sequence[Any], why: str) -> bool:
     if kind == "blocks":
         return why in ("needed", "transfer")
     x: Any = args[0]
-    return not (x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact))
+    return not (x.size == 1 and _has_fractions(x.dtype))
+
+
+@functools.cache
+def _has_fractions(dtype: Any) -> bool:
+    return jax.numpy.issubdtype(dtype, np.inexact)
 
 
 @functools.lru_cache(maxsize=4096)
