@@ -72,11 +72,8 @@ class Observer(Protocol):
         - `began`: what `clock` returned, or `None` if it raised.
         """
 
-    def waiting(
-        self, arrays: Sequence[Any], why: Why
-    ) -> contextlib.AbstractContextManager[Any]:
-        """Within this context, a call waits until these arrays are ready."""
-        ...
+    def wait(self, wait: Callable[[Any], Any], arrays: Sequence[Any], why: Why) -> None:
+        """A call waits until these arrays are ready: do `wait(arrays)`."""
 
 
 # The one that observes, if any.
@@ -90,8 +87,7 @@ def _wait_for(arrays: Sequence[Any], why: Why) -> None:
     if told is None:
         wait(arrays)
     else:
-        with told.waiting(arrays, why):
-            wait(arrays)
+        told.wait(wait, arrays, why)
 
 
 def _wait_for_effects(_: Sequence[Any]) -> None:

@@ -18,7 +18,9 @@ static struct {
     int signal;
     long long microseconds;
     clockid_t clock;           /* of the main thread's time on the CPU */
-    _Atomic double sent, used; /* when the last one was, and that time then, in seconds */
+    /* When the first one was that no handler has asked of, and that time then, in seconds;
+       0 if there is none. */
+    _Atomic double sent, used;
 } ticks;
 
 static double now(clockid_t clock) {
@@ -31,8 +33,10 @@ static double now(clockid_t clock) {
 static void *send(void *unused) {
     (void)unused;
     while (PyThread_acquire_lock_timed(ticks.stop, ticks.microseconds, 0) == PY_LOCK_FAILURE) {
-        ticks.sent = now(CLOCK_MONOTONIC);
-        ticks.used = now(ticks.clock);
+        if (ticks.sent == 0.0) {
+            ticks.used = now(ticks.clock);
+            ticks.sent = now(CLOCK_MONOTONIC);
+        }
         pthread_kill(ticks.main, ticks.signal);
     }
     PyThread_release_lock(ticks.stop);
@@ -87,17 +91,19 @@ static PyObject *stop_ticks(PyObject *self, PyObject *unused) {
 }
 
 /* `seconds_since_tick()`: how long Python was in C, and how long it computed there, when the
-handler calls it. A machine that is busy keeps a thread waiting without that. */
+handler calls it, once for each signal. */
 static PyObject *seconds_since_tick(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     double seconds = now(CLOCK_MONOTONIC) - ticks.sent;
-    return Py_BuildValue("dd", seconds, now(ticks.clock) - ticks.used);
+    double computed = now(ticks.clock) - ticks.used;
+    ticks.sent = 0.0;
+    return Py_BuildValue("dd", seconds, computed);
 }
 
 PyMethodDef ticks_functions[] = {
     {"start_ticks", start_ticks, METH_VARARGS, "Send a signal every so many seconds."},
     {"stop_ticks", stop_ticks, METH_NOARGS, "Send it no more."},
-    {"seconds_since_tick", seconds_since_tick, METH_NOARGS, "Since the last one was sent."},
+    {"seconds_since_tick", seconds_since_tick, METH_NOARGS, "Since one was sent."},
     {NULL}};
 #else /* no signal can be sent to a thread */
 PyMethodDef ticks_functions[] = {{NULL}};

@@ -22,29 +22,16 @@ from eqx_fastjit._jit import filter_jit, JitWrapped
 
 from ._words import show_seconds, table, wrapped
 from .record._equations import JAX
+from .record._timing import time_calls, Timing
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
-# Seconds that the rounds of timing take, and the least number of rounds of slow calls.
-_TIMING_SECONDS, _LEAST_ROUNDS = 2.0, 3
-# A round has several calls of one kind: a call that follows one of another kind takes
-# longer, by a different amount for each kind.
-_ROUND_SECONDS = 1e-3
+# Seconds that timing takes.
+_TIMING_SECONDS = 2.0
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
 # The share of a call from which on a saving matters.
 _MATTERS = 0.05
-
-
-class Timing(NamedTuple):
-    """A call, in seconds: medians over the rounds."""
-
-    # Until the call returns.
-    returns: float
-    # Until its result is ready.
-    ready: float
-    # The latter in each round, in the mean over its calls.
-    rounds: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -105,7 +92,7 @@ def profile(f: Any, *args: Any, **kwargs: Any) -> Profile:
     """
     it = target(f, args, kwargs)
     calls = _contenders(it)
-    timings = _time_calls(calls)
+    timings = time_calls(calls, _TIMING_SECONDS)
     has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
     session = _sampled(calls[OURS]) if has_pyinstrument else None
     return Profile(it.name, timings, session, _conclusion(timings))
@@ -177,38 +164,6 @@ def _conclusion(timings: dict[str, Timing]) -> str:
         f"{show_seconds(high)} in half of the rounds), so it matters"
         f"{' little' * is_little}."
     )
-
-
-# --- timing, in interleaved rounds, so that what disturbs one disturbs all ------------
-
-
-def _time_calls(calls: dict[str, Callable[[], Any]]) -> dict[str, Timing]:
-    """Time calls that have been compiled, each until its result is ready."""
-    n = 1 + int(_ROUND_SECONDS / min(time_call(call)[1] for call in calls.values()))
-    rounds: list[list[tuple[float, float]]] = []
-    end = time.perf_counter() + _TIMING_SECONDS
-    while len(rounds) < _LEAST_ROUNDS or time.perf_counter() < end:
-        rounds.append([time_call(call, n) for call in calls.values()])
-    out: dict[str, Timing] = {}
-    for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
-        returns, ready = zip(*times, strict=True)
-        out[name] = Timing(statistics.median(returns), statistics.median(ready), ready)
-    return out
-
-
-def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
-    """Seconds until a call returns, and until its result is ready."""
-    clock, block = time.perf_counter, jax.block_until_ready
-    returns = ready = 0.0
-    for _ in range(n):
-        start = clock()
-        out = call()
-        returned = clock()
-        block(out)
-        returns += returned - start
-        ready += clock() - start
-        del out  # to free it is no part of the next call
-    return returns / n, ready / n
 
 
 # --- pyinstrument ---------------------------------------------------------------------

@@ -5,7 +5,6 @@ imports JAX before the program does.
 """
 
 import ast
-import collections
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -75,18 +74,16 @@ class ProgramProfile:
 def _outside_of_jit(found: Iterable[Any]) -> str:
     """How long operations ran outside of jit, and which line ran for longest."""
     from .record._activity import OPERATIONS
+    from .record._why import costliest
 
-    seconds = collections.defaultdict[str, float](float)
-    for activity in found:
-        if activity.kind == OPERATIONS:
-            place = activity.statement.place
-            seconds[f"{place.function} ({show_place(place)})"] += activity.seconds
-    if not seconds:
+    operations = [x for x in found if x.kind == OPERATIONS]
+    most = costliest((x.statement.place, x.seconds) for x in operations)
+    if most is None:
         return ""
 
-    most = max(seconds, key=lambda x: seconds[x])
-    took = show_seconds(sum(seconds.values()))
-    return f"Operations outside of jit ran for about {took}, most of it in {most}."
+    took = show_seconds(sum(x.seconds for x in operations))
+    where = f"{most.function} ({show_place(most)})"
+    return f"Operations outside of jit ran for about {took}, most of it in {where}."
 
 
 def _frames(stack: Stack) -> list[str]:

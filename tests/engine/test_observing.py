@@ -1,7 +1,5 @@
 """Whoever observes calls makes them, and is told what they wait for."""
 
-import contextlib
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -27,9 +25,8 @@ class Observer:
         assert specialization.flat.info.name
         return jitted(*arrays)
 
-    @contextlib.contextmanager
-    def waiting(self, arrays, why):
-        yield
+    def wait(self, wait, arrays, why):
+        wait(arrays)
         assert all(x.is_ready() for x in arrays)
         self.waits.append((why, [x.shape for x in arrays]))
 

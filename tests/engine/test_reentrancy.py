@@ -2,7 +2,7 @@
 
 The tests look for wrong values, hangs and crashes.
 
-One table of what raises, re-enters, lies or does not end, where a call runs Python:
+Where a call runs Python of the user's, that may raise, call again, lie or not end:
 `__eq__`, `__hash__`, `__reduce_ex__`, flatten and unflatten functions.
 """
 

@@ -151,7 +151,7 @@ def test_the_parts_of_the_time_add_up(report):
 
 
 def functions(n):
-    """As many functions with an edit, the first one with two, and the cache's row."""
+    """Functions for n rows, the first with two edits; the last row is the cache's."""
     for i in range(n - 1):
         for k in range(4):
             tag = label("tag", f"run {k}" if i == 0 else "run")
@@ -161,7 +161,7 @@ def functions(n):
 
 @pytest.mark.parametrize("columns", [60, 80, 110])
 def test_a_report_fits_a_screen(report, columns):
-    """Ten rows are at most 40 lines, and none is longer than the terminal's."""
+    """Ten rows are at most 40 lines in 80 columns; no line is longer than these."""
     found = report(*functions(10), columns=columns, cache=None)
     lines = found.text.splitlines()
     assert max(map(len, lines)) <= columns
@@ -175,7 +175,7 @@ def test_more_rows_are_counted_unless_verbose(report):
     events = [*functions(15)]
     assert "5 more rows (18.9 s): --verbose" in report(*events, cache=None).text
     text = report(*events, cache=None, options=["--verbose"]).text
-    assert "more row" not in text and "15 " in text
+    assert "more row" not in text and "\n15 " in text
     assert text.count("training_step_3 (a.py:") == 4  # its compilations
 
 

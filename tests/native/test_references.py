@@ -89,11 +89,13 @@ def check_references(call, *things, n=30):
         call()
     gc.collect()
     gc.freeze()  # the collection below need not look at what is there already
-    before = [sys.getrefcount(x) for x in things]
-    for _ in range(n):
-        call()
-    gc.collect()
-    gc.unfreeze()
+    try:
+        before = [sys.getrefcount(x) for x in things]
+        for _ in range(n):
+            call()
+        gc.collect()
+    finally:
+        gc.unfreeze()
     after = [sys.getrefcount(x) for x in things]
     # Others use a few types, too. What is leaked or lost is so each time.
     wrong = [
@@ -139,8 +141,11 @@ def test_a_tracer():
     f = filter_jit(lambda m, x: (m.value * x).sum())
     held = Inner(X)
     for transform in (jax.jit, jax.grad, jax.vmap):
-        call = transform(lambda x: f(held, x) if x.ndim else x)
-        check_references(lambda call=call: call(X), held, X, f, n=10)
+
+        def call(transform=transform):
+            transform(lambda x: f(held, x))(X)  # another function, so it is traced
+
+        check_references(call, held, X, f, n=10)
 
 
 def test_a_static_that_is_read_again():
@@ -306,7 +311,7 @@ def test_after_wrong_arguments():
 
 
 def test_what_is_known_of_classes_is_bounded():
-    """Of thousands that live; tens of thousands that die make no room and take none."""
+    """Of thousands that live; tens of thousands that die are forgotten."""
 
     def made_up(n):
         return [type("Own", (), {})() for _ in range(n)]

@@ -71,7 +71,7 @@ def defaults_of_their_own(jit, traced):
     yield f(X(1), c=[2], e=(2, "s"))
     yield f(X(1), 3, sentinel, listed)
 
-    # It refuses keyword arguments, although its signature has one.
+    # What `filter_vmap` returns refuses keyword arguments that its signature has.
     g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
     yield g(X(2))
     yield g(X(2))
@@ -496,6 +496,7 @@ def irregular_modules(jit, traced):
         def __wrapped__(self):
             return self.fn
 
+    # Its class has a default of `n`, which is then read of the class.
     missing = object.__new__(M)
     object.__setattr__(missing, "w", X(1))
 

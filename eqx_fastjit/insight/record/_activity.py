@@ -20,18 +20,18 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit import _blocking, _facts, _traced
-from eqx_fastjit._facts import Place
+from eqx_fastjit._facts import is_written_by_user, Place
 
 from . import _calls
 from ._samples import Position, Stack
 from ._statements import (
     expression_of,
-    is_users_code,
     MOVING,
     place_of,
     Statement,
     statement_of,
 )
+from ._why import costliest
 
 
 # What Python did: operations of JAX outside of jit; making arrays of NumPy's into those
@@ -102,9 +102,9 @@ def activities(
     ours, others = {*ours}, {*others}
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
     computing, copying = seconds.copy(), seconds.copy()
-    lines: dict[Any, dict[Place, float]] = collections.defaultdict(_no_seconds)
+    lines = collections.defaultdict[Any, list[tuple[Place, float]]](list)
     for (positions, is_in_c), took in samples.items():
-        users = [x for x in positions if is_users_code(x.code)]
+        users = [x for x in positions if is_written_by_user(x.code)]
         kind = kind_of(positions, ours, others)
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
@@ -113,19 +113,11 @@ def activities(
             computing[kind, statement, loop] += took * (is_in_c and not copies)
             copying[kind, statement, loop] += took * copies
             if users:
-                lines[kind, statement, loop][place_of(users[0])] += took
+                lines[kind, statement, loop].append((place_of(users[0]), took))
     return [
-        Activity(*what, took, computing[what], copying[what], _most(lines[what]))
+        Activity(*what, took, computing[what], copying[what], costliest(lines[what]))
         for what, took in seconds.items()
     ]
-
-
-def _no_seconds() -> dict[Any, float]:
-    return collections.defaultdict(float)
-
-
-def _most(lines: Mapping[Place, float]) -> Place | None:
-    return max(lines, key=lambda x: lines[x], default=None)
 
 
 _NOWHERE = Statement(Place("", 0, ""))
@@ -133,7 +125,7 @@ _NOWHERE = Statement(Place("", 0, ""))
 
 def within_user(stack: Iterable[Position]) -> list[Position]:
     """The libraries' frames within the innermost one of the user's."""
-    return [*itertools.takewhile(lambda x: not is_users_code(x.code), stack)]
+    return [*itertools.takewhile(lambda x: not is_written_by_user(x.code), stack)]
 
 
 def kind_of(

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -30,7 +30,7 @@ from jax.core import Tracer
 
 from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
-from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
+from eqx_fastjit._facts import compilations, FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import is_of_equinox
 from eqx_fastjit._result import flat_output
 
@@ -82,6 +82,8 @@ class Timed:
         # function without arrays among its results, those of the handle.
         self.smallest = 0
         self.kind: type = type(None)
+        # Whether calls were given arrays of NumPy, which they copy, or transfer.
+        self.has_numpy = False
 
     @property
     def is_due(self) -> bool:
@@ -136,7 +138,7 @@ class Calls(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what is called, and its arrays, before calls that are made slowly.
+        # Is shown what was called, and its arrays, after calls that are made slowly.
         self.look = look
         # The smallest result of the latest call: once it is ready, the device is done.
         self.result: Any = None
@@ -208,14 +210,15 @@ class Calls(contextlib.ExitStack):
         flat = specialization.flat
         timed = self._timed.get(id(flat))
         if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
-            return self._call_slowly(jitted, specialization, values, arrays, began)
+            told = values, arrays, numpy_bytes
+            return self._call_slowly(jitted, specialization, *told, began)
 
         timed.given.check()
         out = jitted(*arrays)
         returned = time.perf_counter()
         try:
             smallest = out[timed.smallest] if timed.smallest < len(out) else None
-            if is_compiling():  # something was compiled for this call
+            if compilations and is_compiling():  # something, for this call
                 self.ended = None
             elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
                 self.result = smallest
@@ -236,6 +239,7 @@ class Calls(contextlib.ExitStack):
         specialization: Any,
         values: tuple[Any, ...],
         arrays: tuple[Any, ...],
+        numpy_bytes: int,
         began: float | None,
     ) -> Any:
         """Make a call, look at what it is given, and maybe wait for the device."""
@@ -253,6 +257,7 @@ class Calls(contextlib.ExitStack):
         self.own_seconds += start - before
         if timed is not None:
             seconds += returned - start
+            timed.has_numpy |= numpy_bytes > 0
             self._after(timed, values, arrays, out, seconds, began)
             self.own_seconds += time.perf_counter() - returned
         return out
@@ -265,8 +270,7 @@ class Calls(contextlib.ExitStack):
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
                 self.timed.append(timed)
-            if self.look is not None:
-                self.look(flat, arrays)
+
             timed.given.check()
             if timed.is_due and not any(isinstance(x, Tracer) for x in arrays):
                 self._wait_for([self.result, *arrays])
@@ -292,6 +296,8 @@ class Calls(contextlib.ExitStack):
 
             has_compiled = is_compiling()
             is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
+            if self.look is not None and not has_compiled:
+                self.look(timed.flat(), arrays)
             self.result = timed.smallest_of(results or [handle])
             if has_compiled:
                 self.ended = None
@@ -325,7 +331,6 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
-        timed.given.look_at_numpy(values)
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)
 
@@ -353,44 +358,50 @@ class Calls(contextlib.ExitStack):
         self.own_waits += seconds
         return seconds
 
-    def waiting(self, arrays: Sequence[Any], why: Why) -> "_Waiting":
+    def wait(self, wait: Callable[[Any], Any], arrays: Sequence[Any], why: Why) -> None:
         """A call of the program's waits for the device."""
-        return _Waiting(self, why)
-
-    def end_of_wait(self, start: float, why: Why) -> None:
-        """A call has waited since `start`."""
-        self.is_unseen = False
-        if why == "transfer":
-            seconds = time.perf_counter() - start
-            self.transfers += seconds
-            self._transferred += seconds
-        else:
-            self._note_wait(start, "blocks", (), why)
+        self._watch(wait, "blocks", (arrays,), {}, why)
 
     def _watched(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         """A function that may wait, whose waits are noted."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            others = kind == "numpy" and not (args and isinstance(args[0], jax.Array))
-            if others or self.is_unseen or threading.get_ident() != self.thread:
+            if kind == "numpy" and not (args and isinstance(args[0], jax.Array)):
                 return function(*args, **kwargs)
-
-            start, self.is_unseen = time.perf_counter(), True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.is_unseen = False
-                self._note_wait(start, kind, args)
+            return self._watch(function, kind, args, kwargs)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
             functools.update_wrapper(watched, function)
         return watched
 
+    def _watch(
+        self,
+        function: Callable[..., Any],
+        kind: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        why: str = "",
+    ) -> Any:
+        __tracebackhide__ = True
+        if self.is_unseen or threading.get_ident() != self.thread:
+            return function(*args, **kwargs)
+
+        start, self.is_unseen = time.perf_counter(), True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.is_unseen = False
+            self._note_wait(start, kind, args, why)
+
     def _note_wait(
-        self, start: float, kind: str, args: Sequence[Any], why: str = ""
+        self, start: float, kind: str, args: Sequence[Any], why: str
     ) -> None:
         ended = time.perf_counter()
+        if why == "transfer":
+            self.transfers += ended - start
+            self._transferred += ended - start
+            return
         if kind == "blocks" and ended - start < _SHORTEST:
             return
         wait = None
@@ -422,13 +433,11 @@ class Calls(contextlib.ExitStack):
         """Where the seconds of calls and of waits went."""
         dispatch = sum(x.calls * x.dispatch for x in self.timed)
         rest = max(0.0, sum(x.seconds for x in self.timed) - dispatch)
-        moved = sum(x.calls * x.given.seconds_to_move for x in self.timed)
-        moved = min(rest, moved)
         waits = sum(x.all_seconds for x in self.waits.found.values()) + self.own_waits
         return CallSeconds(
             dispatch=dispatch,
-            device=rest - moved + waits,
-            transfers=moved + self.transfers,
+            device=rest + waits,
+            transfers=self.transfers,
             doctor=max(0.0, self.own_seconds - self.own_waits),
         )
 
@@ -440,27 +449,6 @@ class Calls(contextlib.ExitStack):
         busy = sum(x.calls * x.device for x in self.timed)
         # If the program waited for more, that was of operations outside of jit.
         return max(0.0, min(self._ahead, self.seconds - max(busy, self._waited)))
-
-
-class _Waiting:
-    """A wait of a call of the program's. (A generator would take longer.)"""
-
-    __slots__ = ("calls", "start", "why")
-
-    def __init__(self, calls: Calls, why: Why):
-        self.calls = calls
-        self.why: Why = why
-        self.start: float | None = None
-
-    def __enter__(self) -> None:
-        calls = self.calls
-        if not calls.is_unseen and threading.get_ident() == calls.thread:
-            calls.is_unseen = True
-            self.start = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        if self.start is not None:
-            self.calls.end_of_wait(self.start, self.why)
 
 
 class CallSeconds(NamedTuple):

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 import sys
-import time
 import weakref
 from collections.abc import Sequence
 from types import FrameType
@@ -20,18 +19,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from eqx_fastjit._blocking import COPIED_BYTES, is_cpu
 from eqx_fastjit._facts import aval_of
 from eqx_fastjit._statics import partition
 
-from ._samples import Position
+from ._samples import Position, position_of
 from ._statements import statement_of, users_frames
 
 
-# Bytes of an array of NumPy from which on it matters that it is moved.
-_LEAST_BYTES = 1 << 16
-# Elements of one that are compared, at most.
-_SAMPLED = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
 # Calls of which all arrays are noted. Of later ones that takes too long.
@@ -67,7 +61,7 @@ class Aval(NamedTuple):
 def chain_of(frame: FrameType | None) -> Chain:
     """The user's frames from this one on."""
     frames = [*users_frames(frame)]
-    positions = [Position(x.f_code, x.f_lasti) for x in frames]
+    positions = [position_of(x.f_code, x.f_lasti) for x in frames]
     return Chain(tuple(map(id, frames)), tuple(positions))
 
 
@@ -90,11 +84,6 @@ class Given:
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
-        # Of the latest call that was looked at: seconds in which each array of NumPy is
-        # moved, and what tells these from others. And whether any call had others.
-        self._moving: list[float] = []
-        self._numpy: list[Any] | None = None
-        self.numpy_changes = False
 
         # What is noted of the latest call: all that may be gone, of later calls one
         # array of each argument in turn.
@@ -210,51 +199,14 @@ class Given:
         )
         return sum(aval.n_bytes * n for aval, n in (given & results).items())
 
-    # --- NumPy ---
-
-    def look_at_numpy(self, values: tuple[Any, ...]) -> None:
-        """How long it takes to move the arrays of NumPy among these."""
-        leaves = jax.tree_util.tree_leaves(values)
-        arrays = [x for x in leaves if _is_array(x)]
-        given = [(id(x), _sample(x)) for x in arrays if not isinstance(x, jax.Array)]
-        self.numpy_changes |= self._numpy not in (None, given)
-        self._numpy = given
-        self._moving = [
-            _seconds_to_move(x)
-            for x in arrays
-            if isinstance(x, np.ndarray) and x.nbytes >= _LEAST_BYTES
-        ]
-
-    @property
-    def seconds_to_move(self) -> float:
-        """Seconds of a call in which its arrays of NumPy are copied, or transferred."""
-        return sum(self._moving)
-
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
-def _sample(x: Any) -> bytes:
-    """Some elements of an array of NumPy, which may be written to."""
-    return x.flat[:: x.size // _SAMPLED + 1].tobytes()
-
-
 def _aval(x: Any) -> Aval:
     aval = aval_of(x)
     return Aval(aval.shape, aval.dtype, x.nbytes)
-
-
-def _seconds_to_move(x: np.ndarray) -> float:  # pyright: ignore
-    """Seconds that a call takes to copy an array, or to transfer it."""
-    device = jax.local_devices()[0]
-    start = time.perf_counter()
-    if not is_cpu(device):
-        jax.block_until_ready(jax.device_put(x, device))
-    elif x.nbytes <= COPIED_BYTES:
-        x.copy()
-    # (A larger one is transferred before the call, which has a time of its own.)
-    return time.perf_counter() - start
 
 
 def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
@@ -267,7 +219,7 @@ def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
     if now is None:
         return False
 
-    line = statement_of(Position(now.f_code, now.f_lasti)).place.line
+    line = statement_of(position_of(now.f_code, now.f_lasti)).place.line
     for number, position in zip(chain.frames, chain.positions, strict=True):
         statement = statement_of(position)
         if number == id(now):

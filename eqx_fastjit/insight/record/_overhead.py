@@ -7,8 +7,6 @@ calls it, and anything else in another one, for which the caller has to wait.
 """
 
 import functools
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,10 +19,11 @@ from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
 from ._calls import Timed
+from ._timing import time_calls
 
 
-# Rounds of calls, and calls in each.
-_ROUNDS, _CALLS = 7, 20
+# Seconds that measuring takes, for each function.
+_SECONDS = 0.05
 # Of the matrix.
 _SIZE = 16
 
@@ -34,8 +33,7 @@ class Overhead(NamedTuple):
 
     # Until its results are ready.
     launch: float
-    # What Python takes longer for it under Equinox's own `filter_jit`, on the CPU:
-    # other programs may take that away from the one or the other.
+    # How much longer it takes under Equinox's own `filter_jit`.
     equinox: float
 
 
@@ -46,15 +44,23 @@ def overhead_of(timed: Timed) -> Overhead | None:
         return None
     given = jax.tree.map(_as_array, timed.given.template)
     matrix = jnp.ones((_SIZE, _SIZE))
-    call_ours = functools.partial(filter_jit(_computes_little), given, matrix)
-    call_theirs = functools.partial(equinox_filter_jit(_computes_little), given, matrix)
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": functools.partial(filter_jit(_computes_little), given, matrix),
+        "theirs": functools.partial(
+            equinox_filter_jit(_computes_little), given, matrix
+        ),
+    }
     try:
-        rounds = [(_seconds(call_ours), _seconds(call_theirs)) for _ in range(_ROUNDS)]
+        for call in calls.values():
+            call()  # compiles
+        timings = time_calls(calls, _SECONDS)
     except Exception:  # of a user's class, which may take no scalars
         return None
-    ours, theirs = zip(*rounds, strict=True)
-    longer = min(x.cpu for x in theirs) - min(x.cpu for x in ours)
-    return Overhead(statistics.median(x.wall for x in ours), max(0.0, longer))
+
+    ours, theirs = timings["ours"], timings["theirs"]
+    # The shortest rounds: other programs may disturb the one or the other.
+    longer = min(theirs.rounds) - min(ours.rounds)
+    return Overhead(ours.ready, max(0.0, longer))
 
 
 def _as_array(x: Any) -> Any:
@@ -63,18 +69,3 @@ def _as_array(x: Any) -> Any:
 
 def _computes_little(given: Any, matrix: Any) -> Any:
     return given, matrix @ matrix
-
-
-class _Seconds(NamedTuple):
-    wall: float
-    cpu: float  # of this thread
-
-
-def _seconds(call: Callable[[], Any]) -> _Seconds:
-    """The seconds of a call, in the mean."""
-    jax.block_until_ready(call())  # compiles, in the first round
-    wall, cpu = time.perf_counter(), time.thread_time()
-    for _ in range(_CALLS):
-        jax.block_until_ready(call())
-    wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-    return _Seconds(wall / _CALLS, cpu / _CALLS)

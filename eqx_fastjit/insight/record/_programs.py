@@ -23,7 +23,7 @@ from eqx_fastjit._texts import show_array
 
 from ._describe import number_of
 from ._private import raw_frames
-from ._samples import Position
+from ._samples import position_of
 from ._statements import place_of
 
 
@@ -95,7 +95,7 @@ def _weak_results(jaxpr: Any) -> Iterator[Weak]:
         lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
         for v in e.outvars if lines else ():
             if v in weak:
-                yield Weak(show_aval(v), place_of(Position(*lines[0])))
+                yield Weak(show_aval(v), place_of(position_of(*lines[0])))
 
 
 def _digest(texts: Iterable[str]) -> str:

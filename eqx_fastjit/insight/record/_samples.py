@@ -9,7 +9,6 @@ Nothing here imports JAX, since a program is sampled before it does.
 """
 
 import collections
-import functools
 import importlib
 import os
 import signal
@@ -27,10 +26,9 @@ _MAX_FRAMES = 300
 # After so many samples the older half is added up. (Events set aside the last ones.)
 _MAX_RECENT = 1 << 13
 # From a signal to its handler: seconds on the CPU from which on Python was in C to
-# compute, as it takes less to call an operation of JAX. And seconds from one handler to
-# the next, beside the interval, from which on it waited in C: other programs delay it
-# for less.
-_COMPUTED, _LATE = 150e-6, 10e-3
+# compute, as it takes less to call an operation of JAX; and other seconds, from which
+# on it waited there for another thread that computes.
+_COMPUTED, _WAITED = 150e-6, 30e-6
 
 # Of frames in these, only the function is noted: stacks are then few.
 _LIBRARIES = (
@@ -40,11 +38,40 @@ _LIBRARIES = (
 )
 
 
-class Position(NamedTuple):
-    """Where a frame is: its code, and the instruction; -1 in a library."""
+class Position:
+    """Where a frame is: its code, and the instruction; -1 in a library.
 
-    code: CodeType
-    instruction: int
+    `position_of` makes one for each: to compare code, or to hash it, takes long.
+    """
+
+    __slots__ = ("code", "instruction")
+
+    def __init__(self, code: CodeType, instruction: int):
+        self.code = code
+        self.instruction = instruction
+
+
+# By the `id` of the code, which they keep, and the instruction.
+_positions: dict[tuple[int, int], Position] = {}
+
+
+def position_of(code: CodeType, instruction: int) -> Position:
+    """The position of an instruction."""
+    key = id(code), instruction
+    if key not in _positions:
+        _positions[key] = Position(code, instruction)
+    return _positions[key]
+
+
+def _position_in(frame: FrameType) -> Position:
+    """Where a frame is."""
+    code = frame.f_code
+    known = _positions.get((id(code), -1))
+    if known is not None:
+        return known
+    file = code.co_filename
+    is_library = file.startswith(_LIBRARIES) or "-packages" in file
+    return position_of(code, -1 if is_library else frame.f_lasti)
 
 
 class Stack(NamedTuple):
@@ -110,13 +137,11 @@ class Sampler:
         try:
             now = time.perf_counter()
             assert self._native is not None
-            _, computed = self._native.seconds_since_tick()
-            is_late = now - self._last > INTERVAL + _LATE
-            is_in_c = computed > _COMPUTED or is_late
+            seconds, computed = self._native.seconds_since_tick()
+            is_in_c = computed > _COMPUTED or seconds - computed > _WAITED
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:
-                known = _in_library(frame.f_code)
-                positions.append(known or Position(frame.f_code, frame.f_lasti))
+                positions.append(_position_in(frame))
                 frame = frame.f_back
             stack = Stack(tuple(positions), is_in_c)
             self._recent.append(_Sample(now, now - self._last, stack))
@@ -155,14 +180,6 @@ class Sampler:
     def set_aside(self) -> Mapping[Stack, float]:
         """The seconds of each stack that was."""
         return self._known
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _in_library(code: CodeType) -> Position | None:
-    """The position of what is in a library; `None` of the user's own code."""
-    file = code.co_filename
-    is_library = file.startswith(_LIBRARIES) or "-packages" in file
-    return Position(code, -1) if is_library else None
 
 
 def _native_engine() -> Any:

@@ -66,11 +66,8 @@ class StaleValues:
     def __init__(self) -> None:
         # By what JAX traces, which is kept as long as its specialization.
         self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
-        # The values that changed before a call that did not see it.
+        # The values that changed before a call that did not see that.
         self.found: dict[Any, Stale] = {}
-        # What is being called, and those that were found for this call.
-        self._called: Any = None
-        self._latest: list[Any] = []
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -79,10 +76,6 @@ class StaleValues:
         if specialization is None or not is_call:
             return
         flat = specialization.flat
-        if flat is self._called:  # the call has traced it again, and so sees them
-            for key in self._latest:
-                self.found.pop(key, None)
-
         avals, before = _avals(event), self._read.get(flat, ())
         values = self._read[flat] = [x for x in before if _avals(x.event) != avals]
         with contextlib.suppress(Exception):  # of what a class of the program's does
@@ -92,8 +85,7 @@ class StaleValues:
                     values.append(_Value(event, read, describe_static(value), state))
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
-        """What is traced as `flat` is about to be called."""
-        self._called, self._latest = flat, []
+        """What is traced as `flat` was called, and was not traced again."""
         if getattr(jax.config, "jax_disable_jit", False):
             return
         for event, read, text, state in self._read.get(flat, ()):
@@ -105,7 +97,6 @@ class StaleValues:
             if [*map(aval_of, arrays)] != _avals(event):
                 continue  # for others it is traced again
             self.found[key] = Stale(event, read, text, describe_static(value))
-            self._latest.append(key)
 
 
 def _avals(event: Event) -> list[Any]:

@@ -40,13 +40,10 @@ class Statement(NamedTuple):
         return self.place._replace(line=self.loop)
 
 
-is_users_code = functools.lru_cache(maxsize=1 << 14)(is_written_by_user)
-
-
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of the user's own code, innermost first."""
     while frame is not None:
-        if is_users_code(frame.f_code):
+        if is_written_by_user(frame.f_code):
             yield frame
         frame = frame.f_back
 

@@ -1,13 +1,11 @@
 """Where the seconds of the main thread went: each second has one name."""
 
 import collections
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from eqx_fastjit._facts import Place
 
 from ._activity import (
-    Activity,
     DISPATCH,
     IMPORTS,
     JIT,
@@ -16,7 +14,7 @@ from ._activity import (
     TRANSFERS,
 )
 from ._run import Run
-from ._why import stages_of
+from ._why import costliest, stages_of
 
 
 DEVICE, DOCTOR = "device", "doctor"
@@ -79,19 +77,11 @@ def times_of(run: Run) -> list[Time]:
 
     line = None
     if seconds[PYTHON] >= _MATTERS * run.seconds:
-        line = _heaviest(run.activities)
+        python = [x for x in run.activities if x.kind == PYTHON and x.most]
+        line = costliest((x.statement.place, x.seconds) for x in python)
     times = [
         Time(name, LABELS[name], took, line if name == PYTHON else None)
         for name, took in seconds.items()
         if took > 0
     ]
     return sorted(times, key=lambda x: -x.seconds)
-
-
-def _heaviest(activities: Sequence[Activity]) -> Place | None:
-    """The line in which Python was for longest."""
-    lines = collections.Counter[Place]()
-    for activity in activities:
-        if activity.kind == PYTHON and activity.statement.place.file:
-            lines[activity.statement.place] += activity.seconds  # pyright: ignore
-    return max(lines, key=lambda x: lines[x], default=None)

@@ -19,12 +19,16 @@ import numpy as np
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
-from ._samples import Position
+from ._samples import Position, position_of
 from ._statements import expression_of
 
 
 # What waits if a jitted call does not return before its result is ready.
 JITTED_CALL = "a jitted call that blocks"
+
+
+# How far out the frame is that called what waits: `_calls.py` has those in between.
+_OWN_FRAMES = 4
 
 
 @dataclasses.dataclass
@@ -63,7 +67,7 @@ class Waits:
         (`_private.hook_waits`); `why` is what the engine says of one of its calls.
         """
         # The innermost frame of the program itself, and the function that it called.
-        frame, called = sys._getframe(1), ""
+        frame, called = sys._getframe(_OWN_FRAMES), "watched"
         while not is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return None
@@ -75,7 +79,7 @@ class Waits:
         is_call = kind == "blocks" and not is_its_own
         key = id(code), instruction, is_call
         if key not in self._known:
-            what = JITTED_CALL if is_call else _text_at(Position(code, instruction))
+            what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
             place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
             # A call has several instructions: Python 3.11 is at another one later.
             known = self.found.setdefault((place, what), Wait(place, what))
@@ -89,7 +93,12 @@ def _decides(kind: str, args: Sequence[Any], why: str) -> bool:
     if kind == "blocks":
         return why in ("needed", "transfer")
     x: Any = args[0]
-    return not (x.size == 1 and jax.numpy.issubdtype(x.dtype, np.inexact))
+    return not (x.size == 1 and _has_fractions(x.dtype))
+
+
+@functools.cache
+def _has_fractions(dtype: Any) -> bool:
+    return jax.numpy.issubdtype(dtype, np.inexact)
 
 
 @functools.lru_cache(maxsize=4096)

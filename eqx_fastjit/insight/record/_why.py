@@ -32,11 +32,11 @@ def line_of(event: Event) -> Place | None:
 
 
 def costliest(lines: Iterable[tuple[Place | None, float]]) -> Place | None:
-    """The line that most seconds are of, of lines with seconds."""
+    """The line that most seconds are of, of lines with seconds; `None` of no lines."""
     costs = collections.defaultdict[Place | None, float](float)
     for line, seconds in lines:
         costs[line] += seconds
-    return max(costs, key=lambda x: costs[x])
+    return max(costs, key=lambda x: costs[x], default=None)
 
 
 def is_operation(event: Event) -> bool:

@@ -24,11 +24,6 @@ class CallsAt(NamedTuple):
         """The function."""
         return self.timed.function.name
 
-    @property
-    def seconds(self) -> float:
-        """Until the calls returned."""
-        return self.calls * self.timed.seconds / self.timed.calls
-
 
 class Loop:
     """A loop of the user's, innermost: what its statements do."""

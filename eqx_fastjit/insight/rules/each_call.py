@@ -10,7 +10,6 @@ import jax
 from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
     Activity,
-    DISPATCH,
     OPERATIONS,
     PYTHON,
     TRANSFERS,
@@ -33,7 +32,7 @@ EAGER = Rule("eager-calls", "{into}", "{statement}")
 SHORT = Rule(
     "short-calls",
     "jax.lax.scan over the steps, in one call",
-    "{function} takes {each}, of which the device computes little",
+    "{function} takes {each}, {launch} of it to launch what it computes",
 )
 EQUINOX = Rule(
     "equinox-jit",
@@ -225,21 +224,23 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     of NumPy's; or if Python does more than to call.
     """
     timed, count = call.timed, call.calls
-    # Of what samples say of calls, its share.
-    share = count / sum(x.calls for x in loop.calls)
-    seconds = call.seconds + share * loop.seconds(DISPATCH)
+    seconds = count * timed.ready
     reads = sum(x.reads for x in case.run.waits if x.decides)
     decides = call.statement.branch > 0 or 2 * reads > count
-    is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
+    is_given = timed.has_numpy or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
         return
     overhead = overhead_of(timed) if seconds > _least(case) else None
     if overhead is None or 2 * overhead.launch < timed.ready:
         return
-    seconds += count * max(0.0, timed.ready - timed.seconds / timed.calls)
-    saves = (1 - 1 / _STEPS) * min(count * overhead.launch, seconds)
-    facts = {"function": call.name, "each": show_seconds(seconds / count)}
+    launch = min(overhead.launch, timed.ready)
+    facts = {
+        "function": call.name,
+        "each": show_seconds(timed.ready),
+        "launch": show_seconds(launch),
+    }
+    saves = (1 - 1 / _STEPS) * count * launch
     part = _part(SHORT, facts, call.statement, saves, count)
     yield from _row(loop, [part], seconds, count, case)
 
