@@ -44,7 +44,7 @@ class Inspection(Shown):
     - `equations`: how many its jaxpr has, with those of inner jaxprs.
     - `lines`: equations by line of source, the most first.
     - `loops`: unrolled loops that a `scan` could be.
-    - `constants`: arrays that it captured, the largest first.
+    - `constants`: arrays that it captured, the largest first; those of a model are one.
     - `calls_back`: whether it calls back into Python, as `eqx.error_if` does.
     """
 
@@ -90,7 +90,7 @@ class Inspection(Shown):
             text = f"equations in {plural(x.iterations, 'iteration')}; {scan}"
             lists[_LOOPS].append([Line(str(x.equations), text, place=x.place)])
         for x in self.constants:
-            text = f"{x.name} {x.type}".strip()
+            text = f"{x.name}, {x.type}".lstrip(", ")
             lists[_CONSTANTS].append([Line(show_bytes(x.bytes), text, place=x.place)])
         return lists
 

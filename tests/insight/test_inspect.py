@@ -222,6 +222,13 @@ def test_captured_constants_and_host_callbacks():
     assert "It calls back into Python: calls block" in str(checked)
 
 
+def test_a_captured_model_is_one():
+    model = eqx.nn.MLP(2, 2, 4, 1, key=KEY)
+    (found,) = insight.inspect(lambda x: model(x), jnp.ones(2)).constants
+    assert (found.name, found.type) == ("model", "4 arrays")
+    assert found.bytes == 4 * (2 * 4 + 4 + 4 * 2 + 2)
+
+
 # --- what may be given ---
 
 

@@ -4,19 +4,15 @@ A trace is looked through as soon as it is compiled, if that took long. Nothing 
 kept.
 """
 
-import collections
 import contextlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._blocking import call_back, is_callback, jaxprs_in, opened
 from eqx_fastjit._engine import ENGINE
-from eqx_fastjit.insight._words import plural
 
 from ._constants import Constant, find_constants, seconds_of_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
-from ._leaves import argument_of
 from ._loops import find_loops, UnrolledLoop
 from ._operations import Operation, operation
 from ._private import function_in_jit
@@ -72,7 +68,7 @@ def look(event: Event, jaxpr: Any) -> Look:
             function = function_in_jit() if event.is_outside else source and source()
             constants = find_constants(scope, function)
             most = seconds_of_constants(scope, constants)
-            named = _joined(constants)[:_NAMED] if most > _LEAST_SECONDS else ()
+            named = constants[:_NAMED] if most > _LEAST_SECONDS else ()
             loops = find_loops(scope, outermost=True)
             out = out._replace(
                 equations=scope.size,
@@ -81,23 +77,6 @@ def look(event: Event, jaxpr: Any) -> Look:
                 loops=loops,
             )
     return out
-
-
-def _joined(constants: Sequence[Constant]) -> tuple[Constant, ...]:
-    """The arrays of one variable, such as a model, as one; the largest first."""
-    by_variable: dict[object, list[Constant]] = collections.defaultdict(list)
-    for x in constants:
-        by_variable[argument_of(x.name) or x].append(x)
-
-    joined: list[Constant] = []
-    for first, *others in by_variable.values():
-        if others:
-            text = plural(1 + len(others), "array")
-            n_bytes = first.bytes + sum(x.bytes for x in others)
-            name = argument_of(first.name)
-            first = first._replace(type=text, bytes=n_bytes, name=name)
-        joined.append(first)
-    return tuple(sorted(joined, key=lambda x: -x.bytes))
 
 
 def _convolves(jaxpr: Any) -> bool:
