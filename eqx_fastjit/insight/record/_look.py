@@ -7,7 +7,7 @@ kept.
 import contextlib
 from typing import Any, NamedTuple
 
-from eqx_fastjit._blocking import call_back, is_callback, jaxprs_in, opened
+from eqx_fastjit._blocking import call_back, is_callback, opened
 from eqx_fastjit._engine import ENGINE
 
 from ._constants import Constant, find_constants, seconds_of_constants
@@ -38,8 +38,6 @@ class Look(NamedTuple):
     loops: tuple[UnrolledLoop, ...] = ()
     # Of an operation outside of jit.
     operation: Operation = Operation()
-    # Whether there are convolutions, which XLA's loops on a CPU make slow.
-    convolves: bool = False
 
 
 def look(event: Event, jaxpr: Any) -> Look:
@@ -51,11 +49,12 @@ def look(event: Event, jaxpr: Any) -> Look:
             size = 0 if jaxpr is None else read_jaxpr(jaxpr).size
             return Look(equations=size, operation=operation(jaxpr))
 
-        out = out._replace(convolves=jaxpr is not None and _convolves(jaxpr))
+        if jaxpr is None:
+            return out
         # Only lowering tells of primitives that are not JAX's: it would take long.
-        calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
+        calls_back = bool(call_back(opened(jaxpr).eqns))
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
-        if jaxpr is None or not (is_long or calls_back):
+        if not (is_long or calls_back):
             return out
 
         scope = read_jaxpr(jaxpr)
@@ -77,13 +76,6 @@ def look(event: Event, jaxpr: Any) -> Look:
                 loops=loops,
             )
     return out
-
-
-def _convolves(jaxpr: Any) -> bool:
-    equations = opened(jaxpr).eqns
-    if any(x.primitive.name == "conv_general_dilated" for x in equations):
-        return True
-    return any(_convolves(inner) for x in equations for inner in jaxprs_in(x))
 
 
 def _is_own_callback(equation: Equation) -> bool:
