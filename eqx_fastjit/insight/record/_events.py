@@ -200,10 +200,12 @@ def _kept_jaxpr(event: Event) -> Any:
 
 def _structs(fact: Fact) -> list[jax.ShapeDtypeStruct]:
     """What stands for the arrays of a call."""
-    return [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
-        for x, _ in fact.arrays
-    ]
+    return [_struct(x) for x, _ in fact.arrays]
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    weak_type = getattr(aval, "weak_type", False)  # a key has none
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type)
 
 
 class _Tools:
@@ -349,17 +351,14 @@ def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
     bound = python_signature(fun).bind(*args, **kwargs)
     traced = {*opened(jaxpr_in_jit()).debug_info.arg_names}
 
-    def aval(path: str, x: Any) -> Any:
+    def aval(keys: Any, x: Any) -> Any:
+        path = keys[0].key + jtu.keystr(keys[1:])
         if path not in traced or not isinstance(x, bool | int | float | complex):
             return x
-        found = jax.typeof(x)
-        return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=found.weak_type)
+        return _struct(jax.typeof(x))
 
-    arguments: list[tuple[str, Any]] = []
-    for key, value in bound.arguments.items():
-        leaves, treedef = jtu.tree_flatten_with_path(value)
-        avals = [aval(key + jtu.keystr(keys), x) for keys, x in leaves]
-        arguments.append((key, jtu.tree_unflatten(treedef, avals)))
+    avals = jtu.tree_map_with_path(aval, bound.arguments)
+    arguments = [(key, avals[key]) for key in bound.arguments]
     return describe(arguments, None, (), (name, fun))
 
 
