@@ -214,13 +214,13 @@ def placement_of(x: Any) -> Any:
 
 # Empty without tools. A watcher has four methods, of which only two may raise:
 #
-# - `starting(compilation, arguments)`: a Python function is about to be run.
-#   `arguments` gives its arguments by name, tracers in place of arrays. The contexts of
-#   the compilation end when it is compiled. An exception prevents the trace.
+# - `starting(compilation, arrays)`: a Python function is about to be run. `arrays` are
+#   its tracers. The contexts of the compilation end when it is compiled. An exception
+#   prevents the trace.
 # - `compiling(fact)`: its program is about to be lowered or compiled, or has been. The
 #   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
-# - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives
-#   the arguments of the call by name, unless they are gone, or are still those tracers.
+# - `complete(fact, arrays)`: nothing is added to a fact any more. `arrays` are those of
+#   the call, unless they are gone.
 # - `spent_elsewhere(stage, seconds, name)`: by `jax.jit` itself, or by an operation.
 watchers: list[Any] = []
 # Facts of jitted functions of this library, the newest last.
@@ -292,10 +292,10 @@ def tracing_now() -> Fact | None:
 
 
 @contextlib.contextmanager
-def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[None]:
+def tracing(arrays: Sequence[Any]) -> Iterator[None]:
     """The Python function of the active specialization is run, to trace it.
 
-    `arrays` are the tracers, and `arguments` gives its arguments by name.
+    `arrays` are the tracers.
     """
     now = _current()
     if now is None or now.phase != "compiling":
@@ -308,7 +308,7 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
     start = time.perf_counter()
     try:
         for watcher in tuple(watchers):
-            watcher.starting(now, arguments)
+            watcher.starting(now, arrays)
         start = time.perf_counter()
         yield
     except BaseException as e:
@@ -332,15 +332,12 @@ def open_stage(first: Fact | None, arrays: Sequence[Any] = ()) -> Fact:
     return begun.fact
 
 
-def close(
-    arrays: Sequence[Any] | None = None, arguments: Callable[[], Any] | None = None
-) -> bool:
+def close(arrays: Sequence[Any] | None = None) -> bool:
     """The call or stage that is active has ended: complete its fact, if any.
 
     Returns whether there was one: something was being traced, lowered or compiled.
 
-    `arrays` are those that the call was given, and `arguments` gives all arguments by
-    name.
+    `arrays` are those that the call was given.
     """
     now = _current()
     if now is None or now.phase != "compiling":
@@ -366,7 +363,7 @@ def close(
 
         history.append(fact)
         for watcher in tuple(watchers):
-            watcher.complete(fact, None if fact.is_part else arguments)
+            watcher.complete(fact, arrays)
     finally:
         thread = threading.get_ident()
         if now.outer is None:

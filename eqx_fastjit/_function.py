@@ -187,7 +187,7 @@ class Function:
                     [*arrays, *results],
                 )
             # At last: an interrupt before was one of the compilation (`error_of_call`).
-            _facts.close(arrays, lambda: self.arguments_of(values))
+            _facts.close(arrays)
 
         waits = plan.blocks & WAITS
         if reads_numpy or (is_new and waits & ARGUMENTS):
@@ -207,7 +207,7 @@ class Function:
         """
         __tracebackhide__ = True
         if specialization is not None:
-            compiling = _facts.close(None, lambda: self.arguments_of(values))
+            compiling = _facts.close()
             interrupted = compiling and not isinstance(error, Exception)
             is_traced = specialization.flat.traced
             if interrupted or isinstance(error, RecursionError) or not is_traced:

@@ -97,7 +97,7 @@ class FlatFunction:
         if is_jit_disabled():
             return self.output(function.call_python(values))
 
-        with _facts.tracing(arrays, lambda: function.arguments_of(values)):
+        with _facts.tracing(arrays):
             out = function.call_python(values)
         self.traced = True
         equations = equations_so_far(arrays)

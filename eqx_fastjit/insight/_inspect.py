@@ -10,17 +10,19 @@ from eqx_fastjit._facts import Place
 
 from ._profile import target
 from ._shown import Shown
-from ._words import plural, show_bytes, show_place, table
+from ._words import plural, show_bytes, wrapped
 from .record._constants import Constant, find_constants
 from .record._equations import read_jaxpr, Scope
 from .record._loops import find_loops, UnrolledLoop
 from .record._private import keeps_callbacks
-from .show._text import Line
+from .show._text import as_text, Line
 
 
 _LINES = "Equations by source line"
 _LOOPS = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
 _CONSTANTS = "Captured constants (large arrays compile faster as arguments)"
+# Columns of the text, and what it shows of each list.
+_COLUMNS, _SHOWN = 80, 12
 
 
 class LineCount(NamedTuple):
@@ -30,9 +32,6 @@ class LineCount(NamedTuple):
     equations: int
     # The most frequent ones, with their number.
     primitives: tuple[tuple[str, int], ...]
-
-    def most_frequent(self) -> str:
-        return ", ".join(f"{name} {count}" for name, count in self.primitives)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -45,7 +44,7 @@ class Inspection(Shown):
     - `equations`: how many its jaxpr has, with those of inner jaxprs.
     - `lines`: equations by line of source, the most first.
     - `loops`: unrolled loops that a `scan` could be.
-    - `constants`: arrays that it captured, the largest first.
+    - `constants`: arrays that it captured, the largest first; those of a model are one.
     - `calls_back`: whether it calls back into Python, as `eqx.error_if` does.
     """
 
@@ -57,55 +56,43 @@ class Inspection(Shown):
     calls_back: bool = False
 
     def __str__(self) -> str:
-        title = f"{self.name}: {plural(self.equations, 'equation')}"
-        if self.calls_back:
-            title += f"\n{_about_callbacks()}"
-
-        lines = [
-            (str(x.equations), show_place(x.place), x.most_frequent())
-            for x in self.lines
-        ]
-        loops: list[Any] = []
-        for x in self.loops:
-            scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
-            loops.append((x.iterations, x.equations, show_place(x.place), scan))
-        constants: list[Any] = []
-        for x in self.constants:
-            size = show_bytes(x.bytes)
-            constants.append((size, x.name, x.type, show_place(x.place)))
-
-        tables = [
-            table(_LINES, ("equations", "line", "most frequent"), lines),
-            table(_LOOPS, ("iterations", "equations", "loop", "with scan"), loops),
-            table(_CONSTANTS, ("size", "name", "type", "used at"), constants),
-        ]
-        return "\n\n".join([title, *filter(None, tables)])
+        out = wrapped(f"{self.name}: {self._summary()}")
+        for heading, blocks in self._lists().items():
+            out += ["", heading]
+            for lines in blocks[:_SHOWN]:
+                out += as_text(lines, _COLUMNS)
+            if more := len(blocks[_SHOWN:]):
+                out += as_text([Line("", f"and {more} more")], _COLUMNS)
+        return "\n".join(out)
 
     def to_html(self) -> str:
         """The inspection as a page of its own, which loads nothing."""
         from .show._page import lists_page  # and with it jinja2
 
+        return lists_page(self.name, self._summary(), self._lists())
+
+    def _summary(self) -> str:
         summary = plural(self.equations, "equation")
         if self.calls_back:
-            summary += f". {_about_callbacks()}"
+            summary += ". It calls back into Python: calls block"
+            if not keeps_callbacks():
+                summary += ", and JAX's cache does not keep it"
+        return summary
 
+    def _lists(self) -> dict[str, list[list[Line]]]:
+        """What there is of each kind, under its heading."""
         lists: dict[str, list[list[Line]]] = collections.defaultdict(list)
         for x in self.lines:
-            line = Line(str(x.equations), x.most_frequent(), place=x.place)
-            lists[_LINES].append([line])
+            most = ", ".join(f"{name} {count}" for name, count in x.primitives)
+            lists[_LINES].append([Line(str(x.equations), most, place=x.place)])
         for x in self.loops:
             scan = f"~{x.scan_equations} with scan" if x.uniform else "these differ"
             text = f"equations in {plural(x.iterations, 'iteration')}; {scan}"
             lists[_LOOPS].append([Line(str(x.equations), text, place=x.place)])
         for x in self.constants:
-            line = Line(show_bytes(x.bytes), f"{x.name} {x.type}", place=x.place)
-            lists[_CONSTANTS].append([line])
-        return lists_page(self.name, summary, lists)
-
-
-def _about_callbacks() -> str:
-    refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
-    return f"It calls back into Python: calls block{refused}"
+            text = f"{x.name}, {x.type}".lstrip(", ")
+            lists[_CONSTANTS].append([Line(show_bytes(x.bytes), text, place=x.place)])
+        return lists
 
 
 def inspect(f: Any, *args: Any, **kwargs: Any) -> Inspection:

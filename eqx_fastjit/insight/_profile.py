@@ -20,7 +20,7 @@ import jax
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, JitWrapped
 
-from ._words import show_seconds, table, wrapped
+from ._words import show_seconds, wrapped
 from .record._equations import JAX
 from .record._timing import time_calls, Timing
 
@@ -54,12 +54,13 @@ class Profile:
 
     def __str__(self) -> str:
         warm = [
-            (name, show_seconds(x.returns), show_seconds(x.ready))
+            f"  {name:<21} returns after {show_seconds(x.returns):>7}, "
+            f"result ready after {show_seconds(x.ready):>7}"
             for name, x in self.timings.items()
         ]
         parts = [
             f"profile of {self.name}",
-            table("A warm call", ("", "returns after", "result ready after"), warm),
+            "\n".join(["A warm call", *warm]),
             tree_text(self.session, show_all=True) if self.session else "",
             "\n".join(wrapped(self.conclusion)),
         ]

@@ -1,4 +1,4 @@
-"""Numbers, lines, lists and tables in words."""
+"""Numbers, lines and lists in words."""
 
 import os
 import pathlib
@@ -110,22 +110,3 @@ def wrapped(text: str, indent: str = "", columns: int = 80) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-# Rows that are shown of a long table.
-_MOST_ROWS = 12
-
-
-def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table under its title, with numbers to the right; nothing if it is empty."""
-    cells = [[str(x) for x in row] for row in rows]
-    columns: list[list[str]] = []
-    for column in zip(header, *cells[:_MOST_ROWS], strict=True):
-        width = max(map(len, column))
-        is_number = all(x[:1] in "0123456789~<-" for x in column[1:])
-        pad = str.rjust if is_number else str.ljust
-        columns.append([pad(x, width) for x in column])
-    lines = [f"  {'  '.join(row)}".rstrip() for row in zip(*columns, strict=True)]
-    if (more := len(cells) - _MOST_ROWS) > 0:
-        lines.append(f"  and {more} more")
-    return "\n".join([title, *lines]) if cells else ""

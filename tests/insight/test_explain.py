@@ -205,6 +205,20 @@ def test_a_static_that_was_changed_since_the_trace():
 # --- events ---
 
 
+def test_each_stage_has_the_statics_of_the_first():
+    """Whatever is changed in place between them."""
+    holder = Holder(jnp.ones(2), [1])
+
+    def program():
+        traced = filter_jit(lambda h: h.x + 1).trace(holder)
+        holder.static.append(2)
+        traced.lower().compile()
+
+    events = [x for x in events_of(program) if x["ahead"]]
+    texts = {leaf["text"] for x in events for leaf in x["signature"]}
+    assert len(events) > 1 and "[1]" in texts and "[1, 2]" not in texts
+
+
 def test_seconds_are_those_that_jax_tells():
     """Of functions of this library, and of others."""
     told = {}

@@ -4,6 +4,7 @@ XLA computes what depends on constants alone while it compiles, element by eleme
 ("constant folding"). So a sort of a small array may take minutes.
 """
 
+import collections
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,10 @@ from jax.extend.core import Literal
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit._texts import show_array
+from eqx_fastjit.insight._words import plural
 
 from ._equations import CONTROL_FLOW, Equation, Scope, UNKNOWN
+from ._leaves import argument_of
 from ._private import n_constants
 from ._reads import reads_of
 
@@ -30,20 +33,22 @@ _NOT_FOLDED = ("lu", "cholesky", "eig", "svd", "qr", "triangular", "random", "de
 
 
 class Constant(NamedTuple):
-    """An array that the function captured: a constant rather than an argument."""
+    """What the function captured: a constant rather than an argument."""
 
+    # Of an array; of a model, say, how many arrays.
     type: str
     bytes: int
-    # Where it is first used.
+    # Where it, or the largest of its arrays, is first used.
     place: Place
     # The variable whose value it is, if that is known.
     name: str = ""
 
 
 def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
-    """The arrays that a trace has captured, the largest first; no scalars.
+    """What a trace has captured, the largest first; no scalars.
 
-    `function` is the Python function that was traced, for the names of the arrays.
+    The arrays of one variable, such as a model, are one. `function` is the Python
+    function that was traced, for the names.
     """
     found: dict[int, tuple[Any, Place]] = {}
     for inner in scope.calls:
@@ -55,13 +60,24 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
                     found.setdefault(id(value), (value, e.place))
         unused = {id(x): (x, UNKNOWN) for x in values.values() if _is_array(x)}
         found = unused | found
+
     variables = list(_variables(function))
-    constants: list[Constant] = []
+    by_variable: dict[Any, list[Constant]] = collections.defaultdict(list)
     for x, place in found.values():
         text, name = show_array(x.shape, str(x.dtype)), _name(x, variables)
         n = math.prod(x.shape) * x.dtype.itemsize
-        constants.append(Constant(text, n, place, name))
-    return tuple(sorted(constants, key=lambda c: -c.bytes))
+        constant = Constant(text, n, place, name)
+        by_variable[argument_of(name) or constant].append(constant)
+    return tuple(sorted(map(_joined, by_variable.values()), key=lambda c: -c.bytes))
+
+
+def _joined(constants: list[Constant]) -> Constant:
+    """The arrays of one variable as one."""
+    if len(constants) == 1:
+        return constants[0]
+    first = max(constants, key=lambda c: c.bytes)
+    n_bytes, name = sum(c.bytes for c in constants), argument_of(first.name)
+    return Constant(plural(len(constants), "array"), n_bytes, first.place, name)
 
 
 def _is_array(x: Any) -> bool:

@@ -16,7 +16,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ from eqx_fastjit._facts import Compilation, Fact, FunctionInfo, is_users
 from ._describe import describe, number_of
 from ._leaves import Leaf
 from ._private import arguments_in_jit, function_in_jit, jaxpr_in_jit
-from ._programs import Program, program_of, show_aval
+from ._programs import Program, program_of
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -144,47 +144,50 @@ def jaxpr_of(event: Event) -> Any:
 _described: dict[int, Event] = {}
 
 
-def _event_of(fact: Fact, leaves: tuple[Leaf, ...] = ()) -> Event:
-    """The event of a fact, with all that is known of its arguments by now."""
-    event = _described.setdefault(fact.number, Event(fact))
-    event.signature = leaves or event.signature or _signature_of(fact)
+def _event_of(fact: Fact, arrays: Sequence[Any] | None = None) -> Event:
+    """The event of a fact, with all that is known of its arguments by now.
+
+    `arrays` are those of its call, or its tracers, if they are there.
+    """
+    # Statics of a stage ahead of time are those of the first one.
+    first = _described.get((fact.first or fact).number)
+    known = first.signature if first else ()
+    event = _described.setdefault(fact.number, Event(fact, known))
+    if arrays is not None or not event.signature:
+        with contextlib.suppress(Exception):  # of a user's class, say
+            event.signature = _signature_of(fact, arrays) or event.signature
     if len(_described) > (_facts.history.maxlen or 0):
         _described.pop(next(iter(_described)))
     return event
 
 
-def _signature_of(fact: Fact) -> tuple[Leaf, ...]:
-    """What a call was given. Empty if that is gone."""
-    for x in (fact, fact.first or fact):
-        if x.number in _described and (leaves := _described[x.number].signature):
-            return leaves
-    try:
-        return _from_specialization(fact.first or fact)
-    except Exception:  # of the unflatten function of a user's class, say
-        return ()
+def _signature_of(fact: Fact, arrays: Sequence[Any] | None) -> tuple[Leaf, ...]:
+    """What a call was given, by what its specialization stores. Empty if that is gone.
 
-
-def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
-    """The signature by what the specialization stores, if that is there, unchanged."""
+    `arrays`, if they are there, are for classes that are built of nothing else.
+    """
+    fact = fact.first or fact
     specialization = fact.specialization()
     if specialization is None:
         return ()
-    function, arrays = specialization.flat.function(), _structs(fact)
+    arrays = _structs(fact) if arrays is None else arrays
+    function = specialization.flat.function()
     values = specialization.flat.structure.rebuild(arrays)
-    # Is that still its signature? Not if a static was changed in place.
-    if ENGINE.read(values, True)[0] != specialization:
+
+    # Once its call is over, a static may have been changed in place.
+    is_over = specialization is not ENGINE.active()
+    if is_over and ENGINE.read(values, True)[0] != specialization:
         return ()
-    by_id = {id(x): what for x, what in zip(arrays, fact.arrays, strict=True)}
-    name = _function_of(fact)
-    return describe(function.arguments_of(values), by_id, fact.settings, name)
+    by_id = dict(zip(map(id, arrays), fact.arrays, strict=True))
+    # The function has a name, unless it is passed along with the arguments.
+    fun = function.fun and function.fun()
+    name = None if fun is None else (fact.function.name, fun)
+    leaves = describe(function.arguments_of(values), by_id, fact.settings, name)
+    return tuple(map(_shared, leaves))
 
 
-def _function_of(fact: Fact) -> tuple[str, Any] | None:
-    """The function with its name, unless it is passed along with the arguments."""
-    specialization = fact.specialization()
-    function = None if specialization is None else specialization.flat.function()
-    fun = None if function is None or function.fun is None else function.fun()
-    return None if fun is None else (fact.function.name, fun)
+# Most leaves are those of the last call, and a model has thousands.
+_shared: Callable[[Leaf], Leaf] = functools.lru_cache(maxsize=1 << 16)(lambda x: x)
 
 
 def _kept_jaxpr(event: Event) -> Any:
@@ -200,22 +203,27 @@ def _kept_jaxpr(event: Event) -> Any:
 
 def _structs(fact: Fact) -> list[jax.ShapeDtypeStruct]:
     """What stands for the arrays of a call."""
-    return [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
-        for x, _ in fact.arrays
-    ]
+    return [_struct(x) for x, _ in fact.arrays]
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    weak_type = getattr(aval, "weak_type", False)  # a key has none
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type)
 
 
 class _Tools:
     """The watcher that the engine has while there are observers."""
 
-    def starting(self, compilation: Compilation, arguments: Callable[[], Any]) -> None:
+    def starting(self, compilation: Compilation, arrays: Sequence[Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
-        # Of a part of another one, the arguments are told only now.
-        if _starting or _compiling or compilation.outer is not None:
-            event = self._describe(compilation.fact, arguments)
-            for observer in tuple(_starting):
-                observer(event)
+        if not (_starting or _compiling):
+            return
+        fact = compilation.fact
+        if not fact.ahead:
+            compilation.set_arrays(arrays)
+        event = _event_of(fact, arrays)
+        for observer in tuple(_starting):
+            observer(event)
 
     def compiling(self, fact: Fact) -> None:
         """Keep its jaxpr, which may be one that JAX had, until it is complete."""
@@ -225,15 +233,10 @@ class _Tools:
         if not _compiling:
             return
 
-        # Not traced if JAX had the trace, of a call that was refused say: then its
-        # arguments are those of an earlier fact of the same shapes.
-        leaves: tuple[Leaf, ...] = ()
-        if not fact.traced:
-            shapes = [*map(show_aval, opened(jaxpr).invars)]
-            earlier = map(_signature_of, _facts_of(fact.specialization()))
-            alike = (x for x in earlier if _shapes_in(x) == shapes)
-            leaves = next(alike, ())
-        event = _event_of(fact, leaves)
+        if not fact.traced and not fact.ahead:  # as of a call that was refused
+            fact.kinds = tuple((v.aval, "traced") for v in opened(jaxpr).invars)
+            fact.kind_numbers = range(len(fact.kinds))
+        event = _event_of(fact)
         event.program = program_of(jaxpr)
         try:
             for observer in tuple(_compiling):
@@ -242,12 +245,13 @@ class _Tools:
             _here.jaxprs.pop(fact.number, None)
             raise
 
-    def complete(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
+    def complete(self, fact: Fact, arrays: Sequence[Any] | None) -> None:
         """Describe it again, by its arrays."""
         if fact.inside is None and fact.is_part and not fact.ahead:
             # Of a trace of `jax.jit`, if that is compiled.
             _here.nested.append((time.time(), _spent(fact)))
-        event = self._describe(fact, arguments)
+        event = _event_of(fact, arrays)
+        event.program = event.program or program_of(_here.jaxprs.get(fact.number))
         event.jitted_inside = _here.jitted_inside.pop(fact.number, 0.0)
         try:
             _tell(event)
@@ -293,21 +297,7 @@ class _Tools:
             _here.jitted_inside[around.number] += _spent(fact)
         _tell(event)
 
-    def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
-        leaves: tuple[Leaf, ...] = ()
-        # The tracers of a stage ahead of time say less than what it was given.
-        if arguments is not None and not (fact.ahead and _signature_of(fact)):
-            with contextlib.suppress(Exception):
-                function = _function_of(fact)
-                leaves = describe(arguments(), None, fact.settings, function)
-                leaves = tuple(map(_shared, leaves))
-        event = _event_of(fact, leaves)
-        event.program = event.program or program_of(_here.jaxprs.get(fact.number))
-        return event
 
-
-# Most leaves are those of the last call, and a model has thousands.
-_shared: Callable[[Leaf], Leaf] = functools.lru_cache(maxsize=1 << 16)(lambda x: x)
 _tools = _Tools()
 
 
@@ -349,28 +339,15 @@ def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
     bound = python_signature(fun).bind(*args, **kwargs)
     traced = {*opened(jaxpr_in_jit()).debug_info.arg_names}
 
-    def aval(path: str, x: Any) -> Any:
+    def aval(keys: Any, x: Any) -> Any:
+        path = keys[0].key + jtu.keystr(keys[1:])
         if path not in traced or not isinstance(x, bool | int | float | complex):
             return x
-        found = jax.typeof(x)
-        return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=found.weak_type)
+        return _struct(jax.typeof(x))
 
-    arguments: list[tuple[str, Any]] = []
-    for key, value in bound.arguments.items():
-        leaves, treedef = jtu.tree_flatten_with_path(value)
-        avals = [aval(key + jtu.keystr(keys), x) for keys, x in leaves]
-        arguments.append((key, jtu.tree_unflatten(treedef, avals)))
+    avals = jtu.tree_map_with_path(aval, bound.arguments)
+    arguments = [(key, avals[key]) for key in bound.arguments]
     return describe(arguments, None, (), (name, fun))
-
-
-def _facts_of(specialization: Any) -> Iterator[Fact]:
-    """The facts of a specialization, the latest first."""
-    facts = reversed(tuple(_facts.history))
-    return (x for x in facts if x.specialization() is specialization)
-
-
-def _shapes_in(leaves: Iterable[Leaf]) -> list[str]:
-    return [x.text for x in leaves if x.kind == "array"]
 
 
 def _spent(x: Fact) -> float:

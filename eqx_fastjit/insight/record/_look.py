@@ -4,19 +4,15 @@ A trace is looked through as soon as it is compiled, if that took long. Nothing 
 kept.
 """
 
-import collections
 import contextlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from eqx_fastjit._blocking import call_back, is_callback, jaxprs_in, opened
+from eqx_fastjit._blocking import call_back, is_callback, opened
 from eqx_fastjit._engine import ENGINE
-from eqx_fastjit.insight._words import plural
 
 from ._constants import Constant, find_constants, seconds_of_constants
 from ._equations import Equation, read_jaxpr
 from ._events import Event
-from ._leaves import argument_of
 from ._loops import find_loops, UnrolledLoop
 from ._operations import Operation, operation
 from ._private import function_in_jit
@@ -42,8 +38,6 @@ class Look(NamedTuple):
     loops: tuple[UnrolledLoop, ...] = ()
     # Of an operation outside of jit.
     operation: Operation = Operation()
-    # Whether there are convolutions, which XLA's loops on a CPU make slow.
-    convolves: bool = False
 
 
 def look(event: Event, jaxpr: Any) -> Look:
@@ -55,11 +49,12 @@ def look(event: Event, jaxpr: Any) -> Look:
             size = 0 if jaxpr is None else read_jaxpr(jaxpr).size
             return Look(equations=size, operation=operation(jaxpr))
 
-        out = out._replace(convolves=jaxpr is not None and _convolves(jaxpr))
+        if jaxpr is None:
+            return out
         # Only lowering tells of primitives that are not JAX's: it would take long.
-        calls_back = jaxpr is not None and bool(call_back(opened(jaxpr).eqns))
+        calls_back = bool(call_back(opened(jaxpr).eqns))
         is_long = event.seconds >= _LEAST_SECONDS and not event.cached
-        if jaxpr is None or not (is_long or calls_back):
+        if not (is_long or calls_back):
             return out
 
         scope = read_jaxpr(jaxpr)
@@ -72,7 +67,7 @@ def look(event: Event, jaxpr: Any) -> Look:
             function = function_in_jit() if event.is_outside else source and source()
             constants = find_constants(scope, function)
             most = seconds_of_constants(scope, constants)
-            named = _joined(constants)[:_NAMED] if most > _LEAST_SECONDS else ()
+            named = constants[:_NAMED] if most > _LEAST_SECONDS else ()
             loops = find_loops(scope, outermost=True)
             out = out._replace(
                 equations=scope.size,
@@ -81,30 +76,6 @@ def look(event: Event, jaxpr: Any) -> Look:
                 loops=loops,
             )
     return out
-
-
-def _joined(constants: Sequence[Constant]) -> tuple[Constant, ...]:
-    """The arrays of one variable, such as a model, as one; the largest first."""
-    by_variable: dict[object, list[Constant]] = collections.defaultdict(list)
-    for x in constants:
-        by_variable[argument_of(x.name) or x].append(x)
-
-    joined: list[Constant] = []
-    for first, *others in by_variable.values():
-        if others:
-            text = plural(1 + len(others), "array")
-            n_bytes = first.bytes + sum(x.bytes for x in others)
-            name = argument_of(first.name)
-            first = first._replace(type=text, bytes=n_bytes, name=name)
-        joined.append(first)
-    return tuple(sorted(joined, key=lambda x: -x.bytes))
-
-
-def _convolves(jaxpr: Any) -> bool:
-    equations = opened(jaxpr).eqns
-    if any(x.primitive.name == "conv_general_dilated" for x in equations):
-        return True
-    return any(_convolves(inner) for x in equations for inner in jaxprs_in(x))
 
 
 def _is_own_callback(equation: Equation) -> bool:

@@ -48,6 +48,8 @@ class Program(NamedTuple):
     # What could have been arguments, in order: literals, and digests of constants.
     values: tuple[str, ...] = ()
     weak: tuple[Weak, ...] = ()
+    # Whether there are convolutions, which XLA's loops on a CPU make slow.
+    convolves: bool = False
 
 
 # What other shapes and dtypes need beside the operations of a program: conversions and
@@ -83,8 +85,15 @@ def program_of(jaxpr: Any) -> Program | None:
     returns = [show_aval(v) for v in outvars if hasattr(v.aval, "dtype")]
     values, more = reader.values[:_MAX_VALUES], reader.values[_MAX_VALUES:]
     values += [_digest(more)] if more else []
-    kind = _digest(sorted(kinds))
-    return Program(text, kind, kinds.total(), tuple(returns), tuple(values), weak)
+    return Program(
+        text,
+        _digest(sorted(kinds)),
+        kinds.total(),
+        tuple(returns),
+        tuple(values),
+        weak,
+        "conv_general_dilated" in kinds,
+    )
 
 
 def _weak_results(jaxpr: Any) -> Iterator[Weak]:

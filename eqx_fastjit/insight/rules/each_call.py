@@ -250,7 +250,8 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
     if jax.default_backend() != "cpu":
         return False
     key = timed.function.key()
-    return any(run.look(e).convolves for e in run.events if e.function.key() == key)
+    programs = (e.program for e in run.events if e.function.key() == key)
+    return any(x.convolves for x in programs if x)
 
 
 def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
