@@ -12,7 +12,7 @@ from eqx_fastjit.insight.compare._table import Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._leaves import argument_of
 from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
-from eqx_fastjit.insight.record._statements import names_in
+from eqx_fastjit.insight.record._statements import evaluated_by
 from eqx_fastjit.insight.record._why import line_of
 
 
@@ -136,19 +136,9 @@ def _assignments(nodes: Iterable[ast.AST], name: str) -> list[int]:
     """The lines that define a variable, but for those that make it of itself."""
     found: list[int] = []
     for node in nodes:
-        match node:
-            case ast.FunctionDef() | ast.ClassDef() if node.name == name:
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.AugAssign):
+            names = (x for x in evaluated_by(node) if isinstance(x, ast.Name))
+            uses = {type(x.ctx) for x in names if x.id == name}
+            if uses == {ast.Store} or getattr(node, "name", None) == name:
                 found.append(node.lineno)
-            case ast.Assign(targets=targets, value=value):
-                is_assigned = any(name in names_in(x) for x in targets)
-                if is_assigned and name not in names_in(value):
-                    found.append(node.lineno)
-            case ast.For() | ast.AnnAssign() | ast.NamedExpr():
-                if name in names_in(node.target):
-                    found.append(node.lineno)
-            case ast.withitem(optional_vars=ast.expr() as target):
-                if name in names_in(target):
-                    found.append(target.lineno)
-            case _:
-                pass
     return found
