@@ -292,7 +292,7 @@ CASES = {
     "an object that is made again with another value": (
         called(lambda s, x: x * s.rate, *((Scale(n), X) for n in (1, 2, 2))),
         "3 of 1: object s 2",
-        "s made again: rate 1, 2 [object]: make it once; pass jnp.asarray(s.rate)",
+        "s made again: s.rate 1, 2 [object]: make it once; pass jnp.asarray(s.rate",
     ),
     "a model that a function captures": (
         model_in_a_closure,
