@@ -266,11 +266,11 @@ CASES = {
         "2 of 1: number n 1",
         "n 1 (int), 2.0 (float) [number]: jnp.asarray(float(n))",
     ),
-    "numbers, as they stand in the call": (
+    "numbers, by the function's parameters": (
         other_names,
         "3 of 1: number rate 2, and number n",
-        "rate 0.0, 0.5, 1.0 [number]: jnp.asarray(i / 2)",
-        "n 0, 1, 2 [number]: jnp.asarray(i)",
+        "rate 0.0, 0.5, 1.0 [number]: jnp.asarray(rate)",
+        "n 0, 1, 2 [number]: jnp.asarray(n)",
     ),
     "a number that the call returns": (
         carried(

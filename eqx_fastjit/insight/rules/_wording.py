@@ -12,10 +12,10 @@ from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._table import Column, Table
-from eqx_fastjit.insight.record._leaves import ancestors, argument_of, is_below, Leaf
+from eqx_fastjit.insight.record._leaves import ancestors, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
-from ._given import definitions, given_in
+from ._lines import definitions
 
 
 class Wording:
@@ -112,18 +112,11 @@ class Wording:
 
     @property
     def array(self) -> str:
-        """Numbers as arrays, as the call would pass them: `jnp.asarray(rate)`."""
+        """Numbers as arrays, by the function's parameters: `jnp.asarray(rate)`."""
         # Where an `int` comes to some calls, arrays would have two dtypes.
-        form = "float({})" if self._found.types == {"int", "float"} else "{}"
-        given = given_in(self._table) if self._found.kind == "number" else {}
-        passed: list[str] = []
-        for path in self._told:
-            name = argument_of(path)
-            text = given.get(name, name)
-            # Not a field of what is computed in the call.
-            is_known = path == name or re.fullmatch(r"[\w.]+", text)
-            passed.append(path.replace(name, text, 1) if is_known else path)
-        return listed((f"jnp.asarray({form.format(x)})" for x in passed), 3)
+        is_mixed = self._found.types == {"int", "float"}
+        form = "jnp.asarray(float({}))" if is_mixed else "jnp.asarray({})"
+        return listed(map(form.format, self._told), 3)
 
     # --- sizes and dtypes ---
 

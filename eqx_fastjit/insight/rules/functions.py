@@ -19,7 +19,7 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import costliest, line_of, name_of
 
 from . import same_operations, same_program
-from ._given import line_of_edit
+from ._lines import line_of_edit
 from ._rules import Case, Part, Row, Rule, rule_of
 from ._wording import Wording
 from .same_operations import LENGTH_NUMBER, NEEDED

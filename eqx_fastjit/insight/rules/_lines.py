@@ -1,66 +1,14 @@
-"""What calls pass for each argument, and the lines that made it.
-
-Both are told by the source of the lines that call.
-"""
+"""The lines of edits: those that make what differs, by the source of what calls."""
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.compare._objects import Object
-from eqx_fastjit.insight.compare._table import Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._leaves import argument_of
 from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
 from eqx_fastjit.insight.record._statements import evaluated_by
-from eqx_fastjit.insight.record._why import line_of
-
-
-def given_in(table: Table) -> dict[str, str]:
-    """The expression of each argument, if that is known, and all calls have it."""
-    lines = {line for row in table.rows if (line := line_of(row.event))}
-    name, names = table.name, _parameters(table.rows[-1].event)
-    found = [
-        {name: ast.unparse(x) for name, x in arguments.items()}
-        for line in lines
-        for arguments in _calls_at(line, name, names)
-    ]
-    return {
-        name: text
-        for name, text in (found[0] if found else {}).items()
-        # Where calls pass several expressions, it has its own name.
-        if all(x.get(name) == text for x in found)
-    }
-
-
-def _parameters(event: Event) -> list[str]:
-    """The names of the parameters of the function of an event."""
-    paths = [x.path for x in event.signature if x.kind != "configuration"]
-    return [x for x in paths if x == argument_of(x) != event.function.name]
-
-
-def _calls_at(
-    line: Place, function: str, names: Sequence[str]
-) -> Iterator[dict[str, ast.expr]]:
-    """The arguments of each call of a function in a line, by the names of these."""
-    for node in expressions_in(line.file).values():
-        if not isinstance(node, ast.Call) or node.lineno != line.line:
-            continue
-        match node.func:
-            case ast.Name(id=name):
-                passed = node.args
-            case ast.Attribute(value=owner, attr=name):
-                is_method = names[:1] == ["self"]
-                passed = [owner, *node.args] if is_method else node.args
-            case _:
-                continue
-        if name == function:
-            is_starred = any(isinstance(x, ast.Starred) for x in passed)
-            arguments = {} if is_starred else dict(zip(names, passed, strict=False))
-            yield arguments | {x.arg or "": x.value for x in node.keywords}
-
-
-# --- the line to edit -----------------------------------------------------------------
 
 
 def line_of_edit(found: Object) -> Place | None:
@@ -73,7 +21,7 @@ def line_of_edit(found: Object) -> Place | None:
     if found.kind not in ("callable", "object", "optimiser"):
         return None
 
-    made = made_at(rows[-1].event, argument_of(found.path))
+    made = _made_at(rows[-1].event, argument_of(found.path))
     places = definitions(found)
     return made or (places[0] if len(places) == 1 else None)
 
@@ -90,13 +38,13 @@ def _line_of_weak(found: Object) -> Place | None:
     for row in found.table.rows:
         leaf = row.leaves.get(path)
         if leaf is not None and leaf.weak_type:
-            return returned.get(leaf.text) or made_at(row.event, argument_of(path))
+            return returned.get(leaf.text) or _made_at(row.event, argument_of(path))
         for weak in row.program.weak if row.program else ():
             returned[weak.text] = weak.place
     return None
 
 
-def made_at(event: Event, name: str) -> Place | None:
+def _made_at(event: Event, name: str) -> Place | None:
     """The line that makes what a call passes for an argument, if that is known.
 
     It assigns the variable that is passed, in the function that calls, or in one around
@@ -104,8 +52,7 @@ def made_at(event: Event, name: str) -> Place | None:
     """
     function, parameters = event.function.name, _parameters(event)
     for line in event.frames:
-        calls = [*_calls_at(line, function, parameters)]
-        passed = calls[0].get(name) if len(calls) == 1 else None
+        passed = _arguments_at(line, function, parameters).get(name)
         if not isinstance(passed, ast.Name):
             is_made = isinstance(passed, ast.Call)
             return line._replace(line=passed.lineno) if is_made else None
@@ -119,6 +66,31 @@ def made_at(event: Event, name: str) -> Place | None:
             return None
         function, parameters = around.name, [x.arg for x in around.args.args]
     return None
+
+
+def _parameters(event: Event) -> list[str]:
+    """The names of the parameters of the function of an event."""
+    paths = [x.path for x in event.signature if x.kind != "configuration"]
+    return [x for x in paths if x == argument_of(x) != event.function.name]
+
+
+def _arguments_at(
+    line: Place, function: str, names: Sequence[str]
+) -> dict[str, ast.expr]:
+    """The arguments of the one call of a function in a line, by the names of these."""
+    here = (x for x in expressions_in(line.file).values() if x.lineno == line.line)
+    calls = (x for x in here if isinstance(x, ast.Call))
+    found = [x for x in calls if ast.unparse(x.func).rpartition(".")[2] == function]
+    if len(found) != 1:
+        return {}
+
+    (call,) = found
+    passed = call.args
+    if isinstance(call.func, ast.Attribute) and names[:1] == ["self"]:
+        passed = [call.func.value, *passed]
+    is_starred = any(isinstance(x, ast.Starred) for x in passed)
+    arguments = {} if is_starred else dict(zip(names, passed, strict=False))
+    return arguments | {x.arg or "": x.value for x in call.keywords}
 
 
 def _function_around(line: Place) -> ast.FunctionDef | None:
