@@ -468,7 +468,7 @@ CASES = {
         ),
         "4 of 4: lengths x 3",
         "x float32[4,4], float32[3,4], float32[4,3], ...; y float32[4], float32[3], "
-        "float32[5] [lengths]: pad to float32[5,6] and float32[5]",
+        "float32[5] [lengths]: pad each axis to its longest",
     ),
     "lengths that arrays share with one another": (
         called(

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
-from eqx_fastjit.insight.compare._table import Column, Table
+from eqx_fastjit.insight.compare._table import Table
 from eqx_fastjit.insight.record._leaves import ancestors, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
@@ -87,7 +86,8 @@ class Wording:
     @functools.cached_property
     def _is_told_each(self) -> bool:
         """Whether of what changes together, each is told."""
-        return self._is_size or self._found.kind in ("number", "label")
+        is_size = self._found.kind == "size" and not self._found.is_model
+        return is_size or self._found.kind in ("number", "label")
 
     @functools.cached_property
     def _told(self) -> list[str]:
@@ -120,13 +120,9 @@ class Wording:
 
     # --- sizes and dtypes ---
 
-    @property
-    def _is_size(self) -> bool:
-        return self._found.kind == "size" and not self._found.is_model
-
     @functools.cached_property
     def _sizes(self) -> list[int]:
-        """Its lengths, or numbers of elements, in order."""
+        """Its lengths, or numbers of elements, in order; 0 of several axes."""
         return self._found.sizes or self._found.elements or [0]
 
     @property
@@ -144,33 +140,13 @@ class Wording:
         """What has room for all. The last call may write one more than it is given."""
         return self._sizes[-1] + max(1, self._sizes[-1] - self._sizes[-2:][0])
 
-    @functools.cached_property
-    def _longest(self) -> dict[Column, int]:
-        """The longest of each axis that differs."""
-
-        def longest(axis: Column) -> int:
-            lengths = self._table.values(axis)  # some may be symbols
-            return max((n for n in lengths if type(n) is int), default=0)
-
-        return {x: longest(x) for x in self._found.own if x.aspect == "axis"}
-
     @property
     def most(self) -> str:
-        """What has to be padded to: a length, or shapes if there are several."""
-        longest = self._longest
-        if not self._is_size or len({*longest.values()}) < 2:
-            return f"{max([*longest.values(), *self._sizes])}, the longest here"
-        first = [paths[0] for paths in [*self._by_values.values()][:3]]
-        return " and ".join(self._padded(path) for path in first)
-
-    def _padded(self, path: str) -> str:
-        """An array with the longest of each axis: `float32[12,21,2]`."""
-        leaf = next(x for x in self._table.leaves(path) if x is not None and x.dtype)
-        shape = [
-            self._longest.get(Column(path, "axis", i), n)
-            for i, n in enumerate(leaf.shape)
-        ]
-        return show_array(tuple(shape), leaf.dtype)
+        """To what has to be padded: a length, or those of several axes."""
+        longest = max(self._sizes)
+        if not longest:
+            return "each axis to its longest"
+        return f"to {longest}, the longest here"
 
     @property
     def dtype(self) -> str:
