@@ -202,22 +202,8 @@ class Table:
         One that is not known is told from others by the leaves of its call.
         """
         return partition(
-            row.program.same if row.program else ("unknown", *self._unlike(i))
-            for i, row in enumerate(self.rows)
+            row.program.same if row.program else _types(row) for row in self.rows
         )
-
-    def _unlike(self, i: int) -> list[Any]:
-        """What tells a row whose program is not known from others, by types.
-
-        Shapes and dtypes are other programs, and so are texts and flags. Numbers,
-        functions and objects that are made again are not.
-        """
-        return [
-            self.values(x)[i]
-            for x in self.columns
-            if x.aspect in ("kind", "rank", "axis", "dtype")
-            or (x.aspect == "value" and _chooses(self.leaf(x.path)))
-        ]
 
     @functools.cached_property
     def kinds(self) -> Partition:
@@ -265,9 +251,17 @@ class Saved(NamedTuple):
         return self.seconds, len(self.rows)
 
 
-def _chooses(leaf: Leaf | None) -> bool:
-    """Whether a static is of a type that mostly decides what is traced."""
-    return leaf is None or leaf.category == "label"
+def _types(row: Compiled) -> tuple[Any, ...]:
+    """What tells a row whose program is not known from others.
+
+    Shapes and dtypes are other programs, and so are texts and flags. Numbers,
+    functions and objects that are made again are not.
+    """
+    return tuple(
+        (x.path, x.kind, x.shape, x.dtype, x.category == "label" and x.text)
+        for x in row.leaves.values()
+        if x.dtype or x.category == "label" or not x.of
+    )
 
 
 def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:
