@@ -142,8 +142,8 @@ class Table:
         return rest
 
     @functools.cached_property
-    def _values(self) -> dict[Column, tuple[Any, ...]]:
-        """The value of each column in each row."""
+    def values(self) -> dict[Column, tuple[Any, ...]]:
+        """The values of each column; where there is no leaf, as in the next row."""
         told = {*self._fields, *itertools.chain(*self._fields.values())}
         cells: list[dict[Column, Any]] = [{} for _ in self.rows]
         for path in self.varying:
@@ -161,14 +161,10 @@ class Table:
     @functools.cached_property
     def columns(self) -> dict[Column, Partition]:
         """The columns in which rows differ."""
-        found = {column: partition(values) for column, values in self._values.items()}
+        found = {column: partition(values) for column, values in self.values.items()}
         numbers = partition(row.event.function.number for row in self.rows)
         found[Column(self.name, "function")] = numbers
         return {column: ids for column, ids in found.items() if any(ids)}
-
-    def values(self, column: Column) -> tuple[Any, ...]:
-        """What a column has in each row; where there is no leaf, as in the next one."""
-        return self._values[column]
 
     def only(self, rows: Iterable[int]) -> "Table":
         """Some of its rows."""
