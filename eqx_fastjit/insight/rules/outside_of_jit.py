@@ -8,7 +8,6 @@ much: it could be one program.
 
 import collections
 import itertools
-import linecache
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import listed, shortened
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import place_of
+from eqx_fastjit.insight.record._statements import place_of, statement_at
 from eqx_fastjit.insight.record._why import costliest, is_operation, line_of, short_name
 
 from ._rules import Case, Part, Row, Rule
@@ -160,7 +159,8 @@ def _by_function(
     for function, events in by_function.items():
         costs = collections.defaultdict[str, float](float)
         for e in events:
-            costs[source_at(line_of(e)) or e.function.name] += e.seconds
+            source = statement_at(e.frames[0]).text if e.frames else ""
+            costs[source or e.function.name] += e.seconds
         facts = {
             "differs": listed(sorted(costs, key=lambda x: -costs[x]), 3),
             "n": max(run.look(e).operation.n_operands for e in events),
@@ -178,12 +178,6 @@ def _by_function(
             about=saves > 0,
         )
         yield row, events
-
-
-def source_at(line: Place | None) -> str:
-    """The source of a line, as its author knows it; nothing if that is not known."""
-    text = linecache.getline(line.file, line.line) if line else ""
-    return shortened(text.strip(), 40)
 
 
 def _eager_row(
