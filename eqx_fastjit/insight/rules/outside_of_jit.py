@@ -85,7 +85,8 @@ def _left(case: Case) -> list[Event]:
     return [e for e in case.left if is_operation(e)]
 
 
-def _eager(operations: Iterable[Event], run: Run) -> list[tuple[Row, list[Event]]]:
+def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Event]]]:
+    """The rows of functions that call operations again and again, or many."""
     # The lines on the way to what is jitted, also by a library. Nothing around them is
     # to be jitted: that would be compiled for each shape of the rest.
     compiling = (e for e in (*run.before, *run.events) if not is_operation(e))
@@ -109,7 +110,6 @@ def _eager(operations: Iterable[Event], run: Run) -> list[tuple[Row, list[Event]
         key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
 
-    rows: list[tuple[Row, list[Event]]] = []
     for (_, function, is_own), lines in functions.items():
         found: list[_Compiled] = []
         for (line, *_), compiled in lines.items():
@@ -122,9 +122,10 @@ def _eager(operations: Iterable[Event], run: Run) -> list[tuple[Row, list[Event]
         if is_own and counts.total() >= _MANY:
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
-        if chosen and (row := _eager_row(function, chosen, many, run))[0].saves > 0:
-            rows.append(row)
-    return rows
+        if chosen:
+            row, spared = _eager_row(function, chosen, many, run)
+            if row.saves > 0:
+                yield row, spared
 
 
 def _function_at(place: Place) -> tuple[str, str]:
