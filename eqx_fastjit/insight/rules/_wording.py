@@ -70,12 +70,12 @@ class Wording:
     @property
     def first(self) -> str:
         """What it was in the first call."""
-        return self.values[0] if self.values else ""
+        return self.values[0]
 
     @property
     def then(self) -> str:
         """What it was next. Later ones may be of another model."""
-        return self.values[:2][-1] if self.values else ""
+        return self.values[:2][-1]
 
     @property
     def owner(self) -> str:
@@ -83,31 +83,25 @@ class Wording:
         leaf = self._table.leaf(self._found.paths[0])
         return (leaf and leaf.of) or "object"
 
-    @functools.cached_property
-    def _is_told_each(self) -> bool:
-        """Whether of what changes together, each is told."""
-        is_size = self._found.kind == "size" and not self._found.is_model
-        return is_size or self._found.kind in ("number", "label")
-
-    @functools.cached_property
+    @property
     def _told(self) -> list[str]:
-        """The paths that are told; a number that the programs have as a literal first,
-        as that is read."""
-        if not self._is_told_each:
-            return [self._found.path]
-        if self._found.kind != "number":
-            return self._found.paths
+        """The paths that differ; those that the programs have as literals first, as
+        these are read."""
         return sorted(self._found.paths, key=lambda x: not is_literal(self._table, x))
 
     @functools.cached_property
     def _by_values(self) -> dict[tuple[str, ...], list[str]]:
-        """These by their values, which several may share."""
+        """What differs by its values, which several may share.
+
+        Of sizes of data, numbers and labels that change together, each is told.
+        """
+        found = self._found
+        is_data = found.kind == "size" and not found.is_model
+        if not is_data and found.kind not in ("number", "label"):
+            return {tuple(self.values): [found.path]}
         shown: dict[tuple[str, ...], list[str]] = {}
         for path in self._told:
-            values = self.values
-            if self._is_told_each:
-                values = _values(self._found, path)
-            shown.setdefault(tuple(values), []).append(path)
+            shown.setdefault(tuple(_values(found, path)), []).append(path)
         return shown
 
     @property
