@@ -63,13 +63,13 @@ def rows(case: Case) -> Iterator[Row]:
         spared[key] += events
 
     for key, several in by_edits.items():
-        row = several[0] if len(several) == 1 else _joined(several)
+        row = _joined(several)
         case.spare(row, spared[key])
         yield row
 
 
 def _joined(rows: Sequence[Row]) -> Row:
-    """The row of several functions."""
+    """One row for those of functions that have the same edits."""
     parts: list[Part] = []
     for alike in zip(*(x.parts for x in rows), strict=True):
         gains = [x.gain for x in alike if x.gain is not None]
