@@ -217,10 +217,15 @@ def _eager_row(
     }
 
     rule = AGAIN if is_same else EAGER
-    # The innermost line of the user's, which may be far within the function.
-    line = costliest((e.frames[0], e.seconds) for e in every)
-    fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = rule.part(facts, saves=saves, line=line, **fields)
+    part = rule.part(
+        facts,
+        saves=saves,
+        # The innermost line of the user's, which may be far within the function.
+        line=costliest((e.frames[0], e.seconds) for e in every),
+        values=values,
+        count=len(again),
+        other_data=is_other,
+    )
     row = _row(
         short_name(function),
         part,
