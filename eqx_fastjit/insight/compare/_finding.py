@@ -21,7 +21,7 @@ from eqx_fastjit.insight.record._leaves import (
 
 from ._objects import Object
 from ._selects import selecting
-from ._table import Column, Partition, Table
+from ._table import Column, differs_within, Partition, Table
 
 
 def objects_within(table: Table) -> list[Object]:
@@ -120,8 +120,7 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
     above = next((x for x in top if path == x or is_below(path, x)), None)
     if above is not None and not (
         # Something in it differs between calls in which the node is alike.
-        aspect in ("axis", "rank", "dtype")
-        and len({*zip(top[above], ids, strict=True)}) > len({*top[above]})
+        aspect in ("axis", "rank", "dtype") and differs_within(top[above], ids)
     ):
         return _kind_of_other_nodes(table.leaves(above)), above
     if aspect in ("axis", "rank"):

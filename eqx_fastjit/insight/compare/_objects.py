@@ -15,7 +15,7 @@ from eqx_fastjit.insight.record._leaves import (
 )
 from eqx_fastjit.insight.record._programs import number_text
 
-from ._table import Column, Partition, Table
+from ._table import Column, differs_within, Partition, Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,8 +67,7 @@ class Object:
 
     def differs_within(self, classes: Partition) -> bool:
         """Whether it differs between rows of one class."""
-        pairs = {*zip(classes, self.ids, strict=True)}
-        return len(pairs) > len({*classes})
+        return differs_within(classes, self.ids)
 
     @property
     def is_no_shape(self) -> bool:

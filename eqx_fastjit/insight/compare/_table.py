@@ -49,6 +49,12 @@ def partition(values: Iterable[Any]) -> Partition:
     return tuple(first.setdefault(value, i) for i, value in enumerate(values))
 
 
+def differs_within(classes: Iterable[Any], values: Iterable[Any]) -> bool:
+    """Whether values differ between rows of one class."""
+    pairs = {*zip(classes, values, strict=True)}
+    return len(pairs) > len({x for x, _ in pairs})
+
+
 # The categories of statics of which an edit changes no part, but the whole.
 _WHOLES = ("function", "container")
 

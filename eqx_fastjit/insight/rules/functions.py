@@ -14,7 +14,7 @@ from eqx_fastjit.insight._words import listed
 from eqx_fastjit.insight.compare._finding import objects_of, objects_within
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._savings import Savings
-from eqx_fastjit.insight.compare._table import Partition, Table
+from eqx_fastjit.insight.compare._table import differs_within, Partition, Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import costliest, line_of, name_of
 
@@ -209,8 +209,7 @@ def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
     rest = table.alike(x for x in table.columns if x not in removed)
 
     def leaves_several(*ids: Partition) -> bool:
-        alike = [*zip(rest, *ids, strict=True)]
-        return len({*zip(alike, table.programs, strict=True)}) > len({*alike})
+        return differs_within(zip(rest, *ids, strict=True), table.programs)
 
     if not leaves_several():
         return None
