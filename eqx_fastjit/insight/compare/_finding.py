@@ -175,17 +175,18 @@ def _with_all_axes(
     groups: dict[tuple[Any, ...], list[Column]],
 ) -> Iterator[tuple[tuple[Any, ...], list[Column]]]:
     """With lengths of several axes of an array as one group."""
-    of_path: dict[str, list[Column]] = {}
+    sizes: list[list[Column]] = []
     for key, columns in groups.items():
         if key[0] != "size":
             yield key, columns
             continue
         # With those of all arrays that are in both.
-        lists = {id(y): y for x in columns if (y := of_path.get(x.path))}
-        known = [*itertools.chain(*lists.values()), *columns]
-        of_path |= dict.fromkeys([x.path for x in known], known)
-    for i, columns in enumerate({id(x): x for x in of_path.values()}.values()):
-        yield ("size", i), columns
+        paths = {x.path for x in columns}
+        joined = [x for x in sizes if not paths.isdisjoint(y.path for y in x)]
+        sizes = [x for x in sizes if x not in joined]
+        sizes.append([*itertools.chain(*joined), *columns])
+    for columns in sizes:
+        yield ("size",), columns
 
 
 # --- copies ---------------------------------------------------------------------------
