@@ -115,15 +115,15 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
 
     # What was compiled again, and what of it nothing is known of any more.
     rows: list[Row] = []
-    told: set[Event] = set()
-    for table, inside in tables_of(events):
+    told: set[object] = set()
+    for table in tables_of(events):
         if (found := row_of(table)) is not None:
             rows += [found[0]] if found[0].parts else []
-            told.update(inside)
+            told.update(shared(x.event) for x in table.rows)
     # Of one that compiled once, there is nothing to explain.
     counts = collections.Counter(shared(e) for e in events if e.compile)
-    unknown = (e for e in events if e.compile and not e.signature and e not in told)
-    gone = sum(counts[shared(e)] > 1 for e in unknown)
+    unknown = (shared(e) for e in events if e.compile and not e.signature)
+    gone = sum(counts[x] > 1 for x in unknown if x not in told)
     if gone:
         watch(describe_from_now_on)
 

@@ -21,7 +21,7 @@ from eqx_fastjit.insight.record._leaves import (
 
 from ._objects import Object
 from ._selects import selecting
-from ._table import Column, Partition, Table
+from ._table import Column, differs_within, Partition, Table
 
 
 def objects_within(table: Table) -> list[Object]:
@@ -120,8 +120,7 @@ def _key(table: Table, column: Column, top: Mapping[str, Partition]) -> tuple[An
     above = next((x for x in top if path == x or is_below(path, x)), None)
     if above is not None and not (
         # Something in it differs between calls in which the node is alike.
-        aspect in ("axis", "rank", "dtype")
-        and len({*zip(top[above], ids, strict=True)}) > len({*top[above]})
+        aspect in ("axis", "rank", "dtype") and differs_within(top[above], ids)
     ):
         return _kind_of_other_nodes(table.leaves(above)), above
     if aspect in ("axis", "rank"):
@@ -176,17 +175,18 @@ def _with_all_axes(
     groups: dict[tuple[Any, ...], list[Column]],
 ) -> Iterator[tuple[tuple[Any, ...], list[Column]]]:
     """With lengths of several axes of an array as one group."""
-    of_path: dict[str, list[Column]] = {}
+    sizes: list[list[Column]] = []
     for key, columns in groups.items():
         if key[0] != "size":
             yield key, columns
             continue
         # With those of all arrays that are in both.
-        lists = {id(y): y for x in columns if (y := of_path.get(x.path))}
-        known = [*itertools.chain(*lists.values()), *columns]
-        of_path |= dict.fromkeys([x.path for x in known], known)
-    for i, columns in enumerate({id(x): x for x in of_path.values()}.values()):
-        yield ("size", i), columns
+        paths = {x.path for x in columns}
+        joined = [x for x in sizes if not paths.isdisjoint(y.path for y in x)]
+        sizes = [x for x in sizes if x not in joined]
+        sizes.append([*itertools.chain(*joined), *columns])
+    for columns in sizes:
+        yield ("size",), columns
 
 
 # --- copies ---------------------------------------------------------------------------

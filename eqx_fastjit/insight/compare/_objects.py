@@ -15,7 +15,7 @@ from eqx_fastjit.insight.record._leaves import (
 )
 from eqx_fastjit.insight.record._programs import number_text
 
-from ._table import Column, Partition, Table
+from ._table import Column, differs_within, Partition, Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,8 +67,7 @@ class Object:
 
     def differs_within(self, classes: Partition) -> bool:
         """Whether it differs between rows of one class."""
-        pairs = {*zip(classes, self.ids, strict=True)}
-        return len(pairs) > len({*classes})
+        return differs_within(classes, self.ids)
 
     @property
     def is_no_shape(self) -> bool:
@@ -90,7 +89,7 @@ class Object:
         numbers = [x and x.value for x in table.leaves(self.paths[0])]
 
         def is_length_of(x: Column) -> bool:
-            rows = zip(numbers, table.values(x), table.leaves(x.path), strict=True)
+            rows = zip(numbers, table.values[x], table.leaves(x.path), strict=True)
             return all(a == b for a, b, leaf in rows if leaf and leaf.shape[x.axis :])
 
         axes = (x for x in table.columns if x.aspect == "axis")
@@ -105,7 +104,7 @@ class Object:
     @functools.cached_property
     def sizes(self) -> list[int]:
         """The lengths of the axis that differs, in order; empty if there are more."""
-        lengths = {self.table.values(x) for x in self.own if x.aspect == "axis"}
+        lengths = {self.table.values[x] for x in self.own if x.aspect == "axis"}
         if self.kind != "size" or len(lengths) != 1:
             return []
         # A length may be a symbol.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from eqx_fastjit.insight.record._programs import number_text
 
 from ._objects import Object
-from ._table import Partition, partition, Table
+from ._table import differs_within, partition, Table
 
 
 # What an edit of these keeps, or has nothing that could be selected by.
@@ -28,16 +28,11 @@ def selecting(table: Table, objects: Sequence[Object]) -> list[Object]:
         return []
 
     others = [x for x in objects if x.kind not in _OTHERS]
-    alone = [x for x in others if _decides(x.ids, chosen)]
+    alone = [x for x in others if not differs_within(x.ids, chosen)]
     numbers = [c for x in objects if x.kind == "number" for c in x.own]
-    if alone or _decides(table.alike(numbers), chosen):
+    if alone or not differs_within(table.alike(numbers), chosen):
         return alone
     return others
-
-
-def _decides(ids: Partition, chosen: Partition) -> bool:
-    """Whether rows that are alike in one are in the other."""
-    return len({*zip(ids, chosen, strict=True)}) == len({*ids})
 
 
 def _unlike(table: Table) -> Iterator[tuple[str, ...]]:

@@ -16,10 +16,8 @@ def shared(event: Event) -> object:
     return event.function.key(), line, event.ahead
 
 
-def tables_of(
-    events: Iterable[Event], before: Iterable[Event] = ()
-) -> list[tuple[Table, list[Event]]]:
-    """The compilations of each function, with all their events.
+def tables_of(events: Iterable[Event], before: Iterable[Event] = ()) -> list[Table]:
+    """The compilations of each function.
 
     **Arguments:**
 
@@ -41,16 +39,13 @@ def tables_of(
             own = functions.setdefault((shared(outermost), cell, is_part), {})
             own.setdefault(outermost.number, []).append(event)
 
-    out: list[tuple[Table, list[Event]]] = []
+    out: list[Table] = []
     for compilations in functions.values():
         rows: list[Compiled] = []
-        found: list[Event] = []
         for inside in _with_stages(compilations.values()):
             event = next((e for e in inside if not e.is_part), inside[0])
-            if event.is_part:
-                continue
-            rows.append(compilation_of(event, inside, event.number in earlier))
-            found += inside
+            if not event.is_part:
+                rows.append(compilation_of(event, inside, event.number in earlier))
 
         # Of others the arguments are gone; but each function that is made again is new.
         numbers = {x.event.function.number for x in rows}
@@ -58,7 +53,7 @@ def tables_of(
         if known or len(numbers) < len(rows):
             rows = known
         if any(not x.is_before for x in rows):
-            out.append((Table(rows[0].event.function.name, rows), found))
+            out.append(Table(rows[0].event.function.name, rows))
     return out
 
 

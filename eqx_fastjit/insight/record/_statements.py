@@ -143,10 +143,10 @@ def _statement(
     node: ast.stmt, loop: ast.stmt | None, branch: int, is_tried: bool
 ) -> Statement:
     """A statement in a loop, of a file and function to be named."""
-    inside = _evaluated_by(node)
+    inside = evaluated_by(node)
     # (Of an assignment the target, or several; of a loop its own.)
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-    replaced = {name for x in targets if x is not None for name in names_in(x)}
+    replaced = {name for x in targets if x is not None for name in _names_in(x)}
     read = [
         x.id
         for x in inside
@@ -166,12 +166,12 @@ def _statement(
     )
 
 
-def names_in(node: ast.AST) -> set[str]:
+def _names_in(node: ast.AST) -> set[str]:
     """The variables that a piece of syntax mentions."""
     return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
-def _evaluated_by(node: ast.stmt) -> list[ast.AST]:
+def evaluated_by(node: ast.stmt) -> list[ast.AST]:
     """What a statement evaluates by itself, without the body of a compound one."""
     bodies = (ast.stmt, ast.ExceptHandler, ast.match_case)
     heads = (x for x in ast.iter_child_nodes(node) if not isinstance(x, bodies))

@@ -146,7 +146,7 @@ class Case:
     @functools.cached_property
     def tables(self) -> list[Table]:
         """The compilations of each function."""
-        return [table for table, _ in tables_of(self.run.events, self.run.before)]
+        return tables_of(self.run.events, self.run.before)
 
     def spare(self, row: Row, events: Iterable[Event]) -> None:
         """A row that is shown spares these compilations as a whole."""

@@ -57,7 +57,7 @@ class Loop:
 
     def seconds(self, kind: str) -> float:
         """The seconds of one kind."""
-        return sum(x.seconds for x in self.activities if x.kind == kind)
+        return sum(x.seconds for x in self.of(kind))
 
     def of(self, kind: str) -> list[Activity]:
         """What is of one kind."""

@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eqx_fastjit._texts import show_array
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
-from eqx_fastjit.insight.compare._table import Column, Table
-from eqx_fastjit.insight.record._leaves import ancestors, argument_of, is_below, Leaf
+from eqx_fastjit.insight.compare._table import Table
+from eqx_fastjit.insight.record._leaves import ancestors, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
-from ._given import definitions, given_in
+from ._lines import definitions
 
 
 class Wording:
@@ -71,12 +70,12 @@ class Wording:
     @property
     def first(self) -> str:
         """What it was in the first call."""
-        return self.values[0] if self.values else ""
+        return self.values[0]
 
     @property
     def then(self) -> str:
         """What it was next. Later ones may be of another model."""
-        return self.values[:2][-1] if self.values else ""
+        return self.values[:2][-1]
 
     @property
     def owner(self) -> str:
@@ -84,56 +83,40 @@ class Wording:
         leaf = self._table.leaf(self._found.paths[0])
         return (leaf and leaf.of) or "object"
 
-    @functools.cached_property
-    def _is_told_each(self) -> bool:
-        """Whether of what changes together, each is told."""
-        return self._is_size or self._found.kind in ("number", "label")
-
-    @functools.cached_property
+    @property
     def _told(self) -> list[str]:
-        """The paths that are told; a number that the programs have as a literal first,
-        as that is read."""
-        if not self._is_told_each:
-            return [self._found.path]
-        if self._found.kind != "number":
-            return self._found.paths
+        """The paths that differ; those that the programs have as literals first, as
+        these are read."""
         return sorted(self._found.paths, key=lambda x: not is_literal(self._table, x))
 
     @functools.cached_property
     def _by_values(self) -> dict[tuple[str, ...], list[str]]:
-        """These by their values, which several may share."""
+        """What differs by its values, which several may share.
+
+        Of sizes of data, numbers and labels that change together, each is told.
+        """
+        found = self._found
+        is_data = found.kind == "size" and not found.is_model
+        if not is_data and found.kind not in ("number", "label"):
+            return {tuple(self.values): [found.path]}
         shown: dict[tuple[str, ...], list[str]] = {}
         for path in self._told:
-            values = self.values
-            if self._is_told_each:
-                values = _values(self._found, path)
-            shown.setdefault(tuple(values), []).append(path)
+            shown.setdefault(tuple(_values(found, path)), []).append(path)
         return shown
 
     @property
     def array(self) -> str:
-        """Numbers as arrays, as the call would pass them: `jnp.asarray(rate)`."""
+        """Numbers as arrays, by the function's parameters: `jnp.asarray(rate)`."""
         # Where an `int` comes to some calls, arrays would have two dtypes.
-        form = "float({})" if self._found.types == {"int", "float"} else "{}"
-        given = given_in(self._table) if self._found.kind == "number" else {}
-        passed: list[str] = []
-        for path in self._told:
-            name = argument_of(path)
-            text = given.get(name, name)
-            # Not a field of what is computed in the call.
-            is_known = path == name or re.fullmatch(r"[\w.]+", text)
-            passed.append(path.replace(name, text, 1) if is_known else path)
-        return listed((f"jnp.asarray({form.format(x)})" for x in passed), 3)
+        is_mixed = self._found.types == {"int", "float"}
+        form = "jnp.asarray(float({}))" if is_mixed else "jnp.asarray({})"
+        return listed(map(form.format, self._told), 3)
 
     # --- sizes and dtypes ---
 
-    @property
-    def _is_size(self) -> bool:
-        return self._found.kind == "size" and not self._found.is_model
-
     @functools.cached_property
     def _sizes(self) -> list[int]:
-        """Its lengths, or numbers of elements, in order."""
+        """Its lengths, or numbers of elements, in order; 0 of several axes."""
         return self._found.sizes or self._found.elements or [0]
 
     @property
@@ -151,33 +134,13 @@ class Wording:
         """What has room for all. The last call may write one more than it is given."""
         return self._sizes[-1] + max(1, self._sizes[-1] - self._sizes[-2:][0])
 
-    @functools.cached_property
-    def _longest(self) -> dict[Column, int]:
-        """The longest of each axis that differs."""
-
-        def longest(axis: Column) -> int:
-            lengths = self._table.values(axis)  # some may be symbols
-            return max((n for n in lengths if type(n) is int), default=0)
-
-        return {x: longest(x) for x in self._found.own if x.aspect == "axis"}
-
     @property
     def most(self) -> str:
-        """What has to be padded to: a length, or shapes if there are several."""
-        longest = self._longest
-        if not self._is_size or len({*longest.values()}) < 2:
-            return f"{max([*longest.values(), *self._sizes])}, the longest here"
-        first = [paths[0] for paths in [*self._by_values.values()][:3]]
-        return " and ".join(self._padded(path) for path in first)
-
-    def _padded(self, path: str) -> str:
-        """An array with the longest of each axis: `float32[12,21,2]`."""
-        leaf = next(x for x in self._table.leaves(path) if x is not None and x.dtype)
-        shape = [
-            self._longest.get(Column(path, "axis", i), n)
-            for i, n in enumerate(leaf.shape)
-        ]
-        return show_array(tuple(shape), leaf.dtype)
+        """To what has to be padded: a length, or those of several axes."""
+        longest = max(self._sizes)
+        if not longest:
+            return "each axis to its longest"
+        return f"to {longest}, the longest here"
 
     @property
     def dtype(self) -> str:
@@ -192,29 +155,24 @@ class Wording:
     # --- what is in an object that is made again ---
 
     @functools.cached_property
-    def _captured(self) -> dict[str, str]:
-        """The paths of what is not the same in it, by the names of its fields, or of
-        the variables that functions refer to."""
-        kind, path = self._found.kind, self._found.path
-        pattern = _FIELD if kind == "object" else _VARIABLE
-        captured: dict[str, str] = {}
-        for below in self._table.varying:
-            leaf = self._table.leaf(below)
-            outer = pattern.search(below, len(path))
-            if not is_below(below, path) or leaf is None or not (leaf.of and outer):
-                continue
-            is_value = leaf.category in ("number", "label") and kind != "object"
-            if is_value and self._is_readable(below):
-                captured.setdefault(_innermost(below), below)
-            else:  # of all that is in one, the variable is told
-                captured.setdefault(outer[outer.lastindex or 0], below[: outer.end()])
+    def _captured(self) -> list[str]:
+        """The paths of what is not the same in it.
 
-        paths = [*captured.values()]
-        return {
-            name: path
-            for name, path in captured.items()
-            if not any(is_below(x, path) for x in paths)
-        }
+        Each number and label; of anything else the field, or the variable that the
+        function refers to, which has it.
+        """
+        found = self._found
+        outermost = _FIELD if found.kind == "object" else _VARIABLE
+        paths: list[str] = []
+        for path in self._table.varying:
+            leaf = self._table.leaf(path)
+            outer = outermost.search(path, len(found.path))
+            if is_below(path, found.path) and leaf and leaf.of and outer:
+                is_value = leaf.category in ("number", "label")
+                is_value = is_value and self._is_readable(path)
+                paths.append(path if is_value else path[: outer.end()])
+        paths = list(dict.fromkeys(paths))
+        return [x for x in paths if not any(is_below(y, x) for y in paths)]
 
     def _is_readable(self, path: str) -> bool:
         """Whether all functions that lead to it, from the object on, are the user's."""
@@ -227,9 +185,10 @@ class Wording:
     def cells(self) -> str:
         """What differs in it, with values, and which lines it was defined by."""
         shown: list[str] = []
-        for name, path in self._captured.items():
-            texts = [shortened(_short(x), 24) for x in self._texts(path)]
-            shown.append(f"{name} {_some(texts, 2)}")
+        for path in self._captured:
+            leaves = (str(x) for x in self._table.leaves(path) if x is not None)
+            texts = [shortened(_short(x), 24) for x in dict.fromkeys(leaves)]
+            shown.append(f"{_innermost(path)} {_some(texts, 2)}")
         text = f": {listed(shown, 3)}" if shown else ""
         places = definitions(self._found)
         if len(places) > 1:
@@ -239,66 +198,46 @@ class Wording:
     @property
     def passed(self) -> str:
         """What to do with that: what is passed as an argument, what is made once."""
-        passed: list[str] = []
-        made: list[str] = []
-        selecting: list[str] = []
-        left_out: list[str] = []
-        is_optimiser = False
-        for name, path in self._captured.items():
-            leaf, arguments = self._table.leaf(path), self._arguments(name, path)
-            if leaf and leaf.category == "label":
-                (selecting if self._found.selects else left_out).append(name)
-            elif arguments:
-                passed += arguments
-            else:
-                made.append(name)
-                is_optimiser |= leaf is not None and leaf.category == "optimiser"
+        texts = {
+            **dict.fromkeys(("number", "array", "module"), _PASS),
+            "label": _SELECTS if self._found.selects else "; keep {} out of it",
+            "optimiser": f"; make {{}} once, too ({self.rates})",
+        }
+        advice: dict[str, list[str]] = {}
+        for path in self._captured:
+            name, role = _innermost(path), self._role(path)
+            text = texts.get(role, "; make {} once, too")
+            name = f"jnp.asarray({name})" if role == "number" else name
+            advice.setdefault(text, []).append(name)
 
-        if self._found.selects and not (passed or selecting):
-            selecting, made = made, []
-        text = f"; pass {listed(passed)}" if passed else ""
-        text += f"; keep {listed(left_out)} out of it" if left_out else ""
-        text += f"; make {listed(made)} once, too" if made else ""
-        if self._found.selects and (selecting or not passed):
-            text += f"; pass what {listed(selecting) or 'it'} selects, as an array"
-        return f"{text} ({self.rates})" if is_optimiser else text
+        if self._found.selects and _PASS not in advice:
+            advice.setdefault(_SELECTS, ["it"])
+        return "".join(text.format(listed(names)) for text, names in advice.items())
 
-    def _arguments(self, name: str, path: str) -> list[str]:
-        """What is passed in place of something captured; nothing if it is made once."""
-        captured = self._table.leaf(path)
-        if captured is not None and captured.category == "optimiser":
-            return []
-        below = [x for x in self._table.varying if x == path or is_below(x, path)]
-        inside = {x: leaf for x in below if (leaf := self._table.leaf(x)) is not None}
-        is_module = captured is not None and captured.category == "module"
-        if is_module or any(x.dtype for x in inside.values()):
-            return [name]  # as a whole, such as a model
+    def _role(self, path: str) -> str:
+        """The category of something captured; that of arrays if it has any."""
+        leaf = self._table.leaf(path)
+        category = leaf.category if leaf else ""
+        inside = (self._table.leaf(x) for x in self._table.varying if is_below(x, path))
+        has_arrays = any(x.dtype for x in inside if x) and category != "optimiser"
+        return "array" if has_arrays else category
 
-        # Of an object, its field; of a function, the innermost variable.
-        numbers = [x for x, leaf in inside.items() if leaf.category == "number"]
-        numbers = [x for x in numbers if self._is_readable(x)]
-        is_field = self._found.kind == "object"
-        names = numbers if is_field else map(_innermost, numbers)
-        arrays = [f"jnp.asarray({x})" for x in dict.fromkeys(names)]
-        if arrays:
-            # Of a configuration with many it is not known which it reads.
-            return arrays if len(arrays) < 3 else [f"what it reads of {name}"]
-        # What is equal but for being made again has nothing that could be passed.
-        return [name] if len(self._texts(path)) > 1 else []
 
-    def _texts(self, path: str) -> list[str]:
-        leaves = self._table.leaves(path)
-        return list(dict.fromkeys(str(x) for x in leaves if x is not None))
-
+# What to do with something captured.
+_PASS = "; pass {}"
+_SELECTS = "; pass what {} selects, as an array"
 
 # In a path: a field; a variable that a function refers to, or that a partial binds.
-_FIELD = re.compile(r"\.(\w+)")
+_FIELD = re.compile(r"\.\w+")
 _VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
 
 
 def _innermost(path: str) -> str:
     """What a path is called in the innermost function that it leads through."""
-    *_, last = _VARIABLE.finditer(path)
+    variables = [*_VARIABLE.finditer(path)]
+    if not variables:
+        return path
+    last = variables[-1]
     return last[last.lastindex or 0] + path[last.end() :]
 
 

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import jax
 
@@ -110,7 +109,8 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
         facts = {"statement": _source(x), "into": edit}
-        parts.append(_part(EAGER, facts, x.statement, saves, loop.count))
+        line, count = x.statement.place, loop.count
+        parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
 
     for row in _row(loop, parts, seconds, loop.count, case):
         yield _with_compilations(row, loop, case)
@@ -185,12 +185,9 @@ def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
         if x.statement in told or not x.statement.moves_the_same:
             continue
         facts = {"statement": x.statement.text}
-        parts.append(_part(TRANSFER, facts, x.statement, x.seconds, loop.count))
+        line, count = x.statement.place, loop.count
+        parts.append(TRANSFER.part(facts, saves=x.seconds, count=count, line=line))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
-
-
-def _part(rule: Rule, facts: Any, at: Statement, saves: float, count: int) -> Part:
-    return rule.part(facts, saves=saves, count=count, line=at.place)
 
 
 def _row(
@@ -241,7 +238,8 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
         "launch": show_seconds(launch),
     }
     saves = (1 - 1 / _STEPS) * count * launch
-    part = _part(SHORT, facts, call.statement, saves, count)
+    line = call.statement.place
+    part = SHORT.part(facts, saves=saves, count=count, line=line)
     yield from _row(loop, [part], seconds, count, case)
 
 
@@ -346,28 +344,30 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
     if any(2 * x.reads > first.reads for x in beside):
         return
 
-    parts = [_part_of_wait(x) for x in found if x.what != JITTED_CALL]
+    mended = [x for x in found if x.what != JITTED_CALL]
     if first.what == JITTED_CALL:
         # What is read after each call would wait in its place.
         also = [x for x in waits if x.place.function == function and x is not first]
-        reads = [_part_of_wait(x) for x in also if 2 * x.reads > first.reads]
-        calls = _part_of_calls(first, run)
-        parts = [calls, *(dataclasses.replace(x, gain=None) for x in reads)]
-    parts[0] = dataclasses.replace(parts[0], saves=saves, gain=saves)
+        mended = [first, *(x for x in also if 2 * x.reads > first.reads)]
+
+    main, *others = (_part_of_wait(x, run) for x in mended)
+    parts = (
+        dataclasses.replace(main, saves=saves, gain=saves),
+        *(dataclasses.replace(x, gain=None) for x in others),
+    )
     name = short_name(function)
-    yield Row(name, tuple(parts), first.place, seconds=seconds, saves=saves, about=True)
+    yield Row(name, parts, first.place, seconds=seconds, saves=saves, about=True)
 
 
-def _part_of_wait(wait: Wait) -> Part:
-    facts = {"path": wait.what, "cost": _cost_of(wait)}
-    return WAITS.part(facts, path=wait.what, count=wait.count, line=wait.place)
-
-
-def _part_of_calls(wait: Wait, run: Run) -> Part:
+def _part_of_wait(wait: Wait, run: Run) -> Part:
     is_of_equinox = any(x.is_of_equinox for x in run.timed)
-    edit = EQUINOX.edit if is_of_equinox else "asynchronous=True"
-    facts = {"edit": edit, "cost": _cost_of(wait)}
-    return BLOCKING.part(facts, path=wait.what, count=wait.count, line=wait.place)
+    facts = {
+        "path": wait.what,
+        "cost": _cost_of(wait),
+        "edit": EQUINOX.edit if is_of_equinox else "asynchronous=True",
+    }
+    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
+    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
 
 
 def _cost_of(wait: Wait) -> str:

@@ -7,19 +7,19 @@ counted by what is left of the calls without it.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit.insight._words import listed
 from eqx_fastjit.insight.compare._finding import objects_of, objects_within
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._savings import Savings
-from eqx_fastjit.insight.compare._table import Partition, Saved, Table
+from eqx_fastjit.insight.compare._table import differs_within, Partition, Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import costliest, line_of, name_of
 
 from . import same_operations, same_program
-from ._given import line_of_edit
+from ._lines import line_of_edit
 from ._rules import Case, Part, Row, Rule, rule_of
 from ._wording import Wording
 from .same_operations import LENGTH_NUMBER, NEEDED
@@ -35,25 +35,14 @@ _OTHER = [x for x in same_operations.RULES if x is not LENGTH_NUMBER]
 _NO_SHAPE = (LENGTH_NUMBER, *same_program.RULES)
 
 
-class Edit(NamedTuple):
-    """Something that calls differ in, and the rule by which to mend it."""
-
-    found: Object
-    rule: Rule
-
-
 class Diagnosis(NamedTuple):
     """What to edit so that a function compiles less."""
 
-    edits: Sequence[Edit]
+    # Things that calls differ in, each with the rule by which to mend it.
+    edits: Mapping[Object, Rule]
     # What other programs are for.
     needed: Sequence[Object]
     savings: Savings
-
-    @property
-    def total(self) -> Saved:
-        """What all edits save."""
-        return self.savings.of(*(x.found for x in self.edits))
 
 
 def rows(case: Case) -> Iterator[Row]:
@@ -74,13 +63,13 @@ def rows(case: Case) -> Iterator[Row]:
         spared[key] += events
 
     for key, several in by_edits.items():
-        row = several[0] if len(several) == 1 else _joined(several)
+        row = _joined(several)
         case.spare(row, spared[key])
         yield row
 
 
 def _joined(rows: Sequence[Row]) -> Row:
-    """The row of several functions."""
+    """One row for those of functions that have the same edits."""
     parts: list[Part] = []
     for alike in zip(*(x.parts for x in rows), strict=True):
         gains = [x.gain for x in alike if x.gain is not None]
@@ -114,20 +103,19 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
         return None
 
     found = diagnose(table)
-    total = found.total
+    total = found.savings.of(*found.edits)
     own = [i for i, x in enumerate(table.rows) if not x.is_before]
     left = [i for i in own if i not in total.rows]
     seconds = [table.rows[i].seconds for i in left]
 
-    keeping = [x.found for x in found.edits if not x.rule.other_data]
-    other_data = total.seconds - found.savings.of(*keeping).seconds
+    parts = (*_parts(table, found), *_needed_parts(table, found, left))
     row = Row(
         name_of(table.rows[0].event.function),
-        (*_parts(table, found), *_needed_parts(table, found, left)),
+        parts,
         costliest((line_of(x.event), x.seconds) for x in table.rows),
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
-        other_data=max(0.0, other_data),
+        other_data=sum(x.gain or 0.0 for x in parts if x.other_data),
         # The costliest has to be compiled in any case.
         wanted=sum(seconds) - max(seconds, default=0.0),
         compilations=len(own),
@@ -138,11 +126,11 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
 
 def _parts(table: Table, diagnosis: Diagnosis) -> Iterator[Part]:
     """The edits, those first that save most and keep the data."""
-    savings, rules = diagnosis.savings, dict(diagnosis.edits)
-    last = [x for x, rule in rules.items() if rule.other_data]
-    for found, gain in savings.ordered(rules, last):
+    edits, savings = diagnosis.edits, diagnosis.savings
+    last = [x for x, rule in edits.items() if rule.other_data]
+    for found, gain in savings.ordered(edits, last):
         saves = savings.alone(found)
-        yield _part(table, rules[found], found, saves=saves, gain=gain)
+        yield _part(table, edits[found], found, saves=saves, gain=gain)
 
     again = savings.of()
     if again.rows:  # which are like earlier ones in everything
@@ -179,36 +167,36 @@ def diagnose(table: Table) -> Diagnosis:
     """Which objects to edit, by which rules."""
     within = objects_within(table)
     decides = _deciding(table, within)
-    edits = [
-        Edit(x, DECIDES if x is decides else rule)
+    edits = {
+        x: DECIDES if x is decides else rule
         for x in within
         if (rule := rule_of(_SAME, x))
-    ]
+    }
 
     told = {c for x in within for c in x.columns}
     between = objects_of(table, without=told)
     # A number, and an array in its place, are never of one program: so all rules of
     # these are asked here.
-    others = [
-        Edit(x, rule)
+    others = {
+        x: rule
         for x in between
         if (rule := rule_of([*_OTHER, *_SAME] if x.is_mixed else _OTHER, x))
-    ]
-    wide = frozenset(c for x in others for c in x.found.columns)
+    }
+    wide = frozenset(c for x in others for c in x.columns)
     # Where these always differ as well, no two programs are the same. What cannot be
     # a shape is then told by the kinds of operations.
-    no_shapes = [
-        Edit(x, rule)
+    no_shapes = {
+        x: rule
         for x in between
         if wide and x.is_no_shape and x.differs_within(table.kinds)
         if not wide.issuperset(x.columns) and (rule := rule_of(_NO_SHAPE, x))
-    ]
+    }
 
     savings = Savings(table, wide)
-    edits += [*others, *no_shapes]
-    kept = savings.fewest([x.found for x in edits])
+    edits |= others | no_shapes
+    kept = savings.fewest([*edits])
     needed = [x for x in between if x not in kept]
-    return Diagnosis([x for x in edits if x.found in kept], needed, savings)
+    return Diagnosis({x: edits[x] for x in kept}, needed, savings)
 
 
 def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
@@ -221,8 +209,7 @@ def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
     rest = table.alike(x for x in table.columns if x not in removed)
 
     def leaves_several(*ids: Partition) -> bool:
-        alike = [*zip(rest, *ids, strict=True)]
-        return len({*zip(alike, table.programs, strict=True)}) > len({*alike})
+        return differs_within(zip(rest, *ids, strict=True), table.programs)
 
     if not leaves_several():
         return None

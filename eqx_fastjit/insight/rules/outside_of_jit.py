@@ -8,18 +8,17 @@ much: it could be one program.
 
 import collections
 import itertools
-import linecache
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight._words import listed, shortened
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import place_of
+from eqx_fastjit.insight.record._statements import place_of, statement_at
 from eqx_fastjit.insight.record._why import costliest, is_operation, line_of, short_name
 
-from ._rules import Case, Row, Rule
+from ._rules import Case, Part, Row, Rule
 from .same_operations import NEEDED
 
 
@@ -53,7 +52,7 @@ AGAIN = Rule(
 OPERANDS = Rule(
     "many-operands",
     "NumPy, np.asarray of each, and jnp.asarray of what comes of it",
-    "{source}: an operation of {n} arrays outside of jit",
+    "{differs}: an operation of {n} arrays",
 )
 
 RULES = (EAGER, AGAIN, OPERANDS)
@@ -72,29 +71,34 @@ class _Compiled(NamedTuple):
 
 def rows(case: Case) -> Iterator[Row]:
     """What functions of the user's compile outside of jit, then what has to be."""
-    operands = [*_operand_rows(case)]
-    told = {e for _, spared in operands for e in spared}
-    told.update(e for e in case.run.events if is_operation(e) and e not in case.left)
-    others = [e for e in case.run.events if e not in told]
-    for row, spared in [*operands, *_operation_rows(others, case.run)]:
+    run, operations = case.run, _left(case)
+    wide = [e for e in operations if run.look(e).operation.n_operands >= _OPERANDS]
+    others = [e for e in operations if e not in wide]
+    for row, spared in [*_by_function(wide, OPERANDS, run), *_eager(others, run)]:
         case.spare(row, spared)
         yield row
-    yield from _needed_rows([e for e in case.left if is_operation(e)])
+    yield from (row for row, _ in _by_function(_left(case), NEEDED, run))
 
 
-def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[Event]]]:
+def _left(case: Case) -> list[Event]:
+    """The operations that no row spares so far."""
+    return [e for e in case.left if is_operation(e)]
+
+
+def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Event]]]:
+    """The rows of functions that call operations again and again, or many."""
     # The lines on the way to what is jitted, also by a library. Nothing around them is
     # to be jitted: that would be compiled for each shape of the rest.
-    compiling = (e for e in (*run.before, *events) if not is_operation(e))
+    compiling = (e for e in (*run.before, *run.events) if not is_operation(e))
     jitting = {x for e in compiling for x in e.frames}
     sites = (site for timed in run.timed for site in timed.sites)
     jitting |= {place_of(position) for site in sites for position in site}
     not_own = {_function_at(x) for x in jitting}
 
     functions: dict[Any, dict[Any, list[Event]]] = {}
-    for e in events:
+    for e in operations:
         # Models and states are made once, mostly of a few shapes.
-        if not (is_operation(e) and e.frames) or run.look(e).operation.is_making:
+        if not e.frames or run.look(e).operation.is_making:
             continue
         inside = itertools.takewhile(lambda x: _function_at(x) not in not_own, e.frames)
         named = [i for i, x in enumerate(inside) if not x.function.endswith(">")]
@@ -106,7 +110,6 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
         key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
 
-    rows: list[tuple[Row, list[Event]]] = []
     for (_, function, is_own), lines in functions.items():
         found: list[_Compiled] = []
         for (line, *_), compiled in lines.items():
@@ -119,42 +122,15 @@ def _operation_rows(events: Sequence[Event], run: Run) -> list[tuple[Row, list[E
         if is_own and counts.total() >= _MANY:
             many = {*counts}
         chosen = [x for x in found if x.line in many or x.is_again]
-        if chosen and (row := _row(function, chosen, many, run))[0].saves > 0:
-            rows.append(row)
-    return rows
+        if chosen:
+            row, spared = _eager_row(function, chosen, many, run)
+            if row.saves > 0:
+                yield row, spared
 
 
 def _function_at(place: Place) -> tuple[str, str]:
     """The function of a line, and its file."""
     return place.file, place.function
-
-
-def _operand_rows(case: Case) -> Iterator[tuple[Row, list[Event]]]:
-    """A row for each line with an operation of so many arrays that NumPy is faster."""
-    run = case.run
-    by_line: dict[Place, list[Event]] = collections.defaultdict(list)
-    for e in case.left:
-        is_large = run.look(e).operation.n_operands >= _OPERANDS
-        if is_operation(e) and is_large and e.frames:
-            by_line[e.frames[0]].append(e)
-
-    for line, events in by_line.items():
-        most = max(run.look(e).operation.n_operands for e in events)
-        seconds = sum(e.seconds for e in events)
-        source = source_at(line) or events[0].function.name
-        facts = {"source": source, "n": most}
-        part = OPERANDS.part(facts, count=len(events), saves=seconds)
-        row = Row(
-            short_name(line.function),
-            (part,),
-            line,
-            seconds=seconds,
-            saves=seconds,
-            about=True,
-            compilations=len(events),
-            programs=len({*map(program_key, events)}),
-        )
-        yield row, events
 
 
 def seconds_as_one(events: Collection[Event], run: Run) -> float:
@@ -172,8 +148,10 @@ def seconds_as_one(events: Collection[Event], run: Run) -> float:
     return max(longest, each * sum(run.look(e).equations for e in events))
 
 
-def _needed_rows(operations: Sequence[Event]) -> Iterator[Row]:
-    """The price of operations that no edit spares, by the function that calls them."""
+def _by_function(
+    operations: Iterable[Event], rule: Rule, run: Run
+) -> Iterator[tuple[Row, list[Event]]]:
+    """A row for each function that calls some: a price, or what the edit saves."""
     by_function: dict[str, list[Event]] = collections.defaultdict(list)
     for e in operations:
         function = e.frames[0].function if e.frames else "the program"
@@ -182,28 +160,28 @@ def _needed_rows(operations: Sequence[Event]) -> Iterator[Row]:
     for function, events in by_function.items():
         costs = collections.defaultdict[str, float](float)
         for e in events:
-            costs[source_at(line_of(e)) or e.function.name] += e.seconds
-        sources = listed(sorted(costs, key=lambda x: -costs[x]), 3)
+            source = statement_at(e.frames[0]).text if e.frames else ""
+            costs[source or e.function.name] += e.seconds
+        facts = {
+            "differs": listed(sorted(costs, key=lambda x: -costs[x]), 3),
+            "n": max(run.look(e).operation.n_operands for e in events),
+        }
 
-        seconds = sum(e.seconds for e in events)
-        yield Row(
+        seconds = sum(costs.values())
+        saves = seconds if rule.edit else 0.0
+        row = _row(
             f"operations outside of jit in {function}",
-            (NEEDED.part({"differs": sources}),),
+            rule.part(facts, saves=saves, count=len(events)),
             costliest((line_of(e), e.seconds) for e in events),
-            seconds=seconds,
-            wanted=seconds,
-            compilations=len(events),
-            programs=len({*map(program_key, events)}),
+            events,
+            saves=saves,
+            wanted=seconds - saves,
+            about=saves > 0,
         )
+        yield row, events
 
 
-def source_at(line: Place | None) -> str:
-    """The source of a line, as its author knows it; nothing if that is not known."""
-    text = linecache.getline(line.file, line.line) if line else ""
-    return shortened(text.strip(), 40)
-
-
-def _row(
+def _eager_row(
     function: str,
     found: list[_Compiled],
     many: Collection[Place],
@@ -223,9 +201,7 @@ def _row(
     is_same = len(different) <= len(main) // 2 and any(
         run.look(e).operation.is_loop for e in main
     )
-    values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
-    if len(values) <= len(main) // 2:  # of `jnp.arange`, say
-        values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
+    values = tuple(dict.fromkeys(run.look(e).operation.shapes for e in main))
 
     every = [e for x in found for e in x.events]
     saves = saves_again = sum(e.seconds for e in again)
@@ -241,19 +217,41 @@ def _row(
     }
 
     rule = AGAIN if is_same else EAGER
-    # The innermost line of the user's, which may be far within the function.
-    line = costliest((e.frames[0], e.seconds) for e in every)
-    fields: Any = {"values": values, "count": len(again), "other_data": is_other}
-    part = rule.part(facts, saves=saves, line=line, **fields)
-    row = Row(
+    part = rule.part(
+        facts,
+        saves=saves,
+        # The innermost line of the user's, which may be far within the function.
+        line=costliest((e.frames[0], e.seconds) for e in every),
+        values=values,
+        count=len(again),
+        other_data=is_other,
+    )
+    row = _row(
         short_name(function),
-        (part,),
+        part,
         costliest((x.line, e.seconds) for x in found for e in x.events),
-        seconds=sum(e.seconds for e in every),
+        every,
         saves=saves,
         other_data=saves_again if is_other else 0.0,
         about=bool(rest),
-        compilations=len(every),
-        programs=len({*map(program_key, every)}),
     )
     return row, [*again, *rest]
+
+
+def _row(
+    function: str,
+    part: Part,
+    line: Place | None,
+    events: Collection[Event],
+    **fields: Any,
+) -> Row:
+    """A row of operations, with what is counted of them."""
+    return Row(
+        function,
+        (part,),
+        line,
+        seconds=sum(e.seconds for e in events),
+        compilations=len(events),
+        programs=len({*map(program_key, events)}),
+        **fields,
+    )

@@ -134,7 +134,7 @@ RULES = (
     ),
     Rule(
         "lengths",
-        "pad to {most}, and mask, or cut",
+        "pad {most}, and mask, or cut",
         applies=_has_lengths,
         other_data=True,
     ),

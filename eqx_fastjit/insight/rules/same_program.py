@@ -12,11 +12,6 @@ def _is_in_static(found: Object) -> bool:
     return last is not None and bool(last.of)
 
 
-def _is_field_with_array(found: Object) -> bool:
-    last = found.leaves[-1]
-    return found.kind == "array" and last is not None and not last.of
-
-
 def _is_configuration(found: Object) -> bool:
     return found.kind == "number" and _is_in_static(found)
 
@@ -97,7 +92,7 @@ RULES = (
         "static-field",
         "drop static=True",
         "array {path} in a static field",
-        applies=_is_field_with_array,
+        applies=lambda x: x.kind == "array" and not _is_in_static(x),
     ),
     Rule(
         "array-in-static",

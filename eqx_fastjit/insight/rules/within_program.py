@@ -58,8 +58,7 @@ def _loop_rows(case: Case) -> Iterator[Row]:
             "share": f"{shares[longest]:.0%}",
             "function": name_of(longest.function),
         }
-        fields: Any = {"count": len(loops), "saves": saved}
-        part = LOOP.part(facts, line=place, **fields)
+        part = LOOP.part(facts, line=place, count=len(loops), saves=saved)
         yield _row(case, (part,), place, spared)
 
 
