@@ -71,7 +71,7 @@ def count(module: str, *words: str) -> dict[str, dict[str, float]]:
         dumps = Path(folder).glob("out.*-01")  # of the main thread
         for dump in sorted(dumps, key=lambda path: int(path.suffix[1:-3])):
             match = re.search(_DUMP, dump.read_text(), re.MULTILINE | re.DOTALL)
-            # What remains at the end of the process has no name.
+            # What `_MARKS` has not asked for has no name.
             if match is not None:
                 name, contender, total = match.groups()
                 counts.setdefault((name, contender), []).append(int(total))
