@@ -175,7 +175,7 @@ def _use_cache(directory: str) -> None:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"jax-{version('jaxlib')}-{platform.machine()}-{digest[:8]}"
     folder = directory or os.path.join(base, "eqx_fastjit", name)
-    if "://" not in folder:  # of a cloud; another one has to outlast `os.chdir`
+    if "://" not in folder:  # of a cloud; a path has to outlast `os.chdir`
         folder = os.path.abspath(folder)
     for variable, value in (
         ("JAX_COMPILATION_CACHE_DIR", folder),
