@@ -1,14 +1,16 @@
 """Tests that need a build or an environment of their own: versions, sanitizers.
 
-    nox -s corners     # the two ends of the version matrix, which CI runs
+    nox -s corners     # two combinations of the matrix, far apart, which CI runs
     nox -s matrix      # every combination
     nox -s next        # the newest pre-releases of JAX and Equinox
-    nox -s nogil       # the engine's tests on a Python without the GIL
+    nox -s nogil       # tests of the C extension on a Python without the GIL
     nox -s asan        # the C extension under AddressSanitizer and UBSan
-    nox -s instructions    # a call takes no more than in benchmarks/results
+    nox -s instructions    # calls over a rival take no more than in benchmarks/results
 
-Others than the last take arguments for pytest after `--`. Tests are selected by folder,
-so that none is left out by a list. Needs uv and the interpreters, also those of pyenv.
+After `--`, the last takes names of cases, and the others arguments for pytest. Tests of
+the engine are selected by folder, so that no list leaves out a new file. `asan` uses
+the environment that it is started in. The others need uv and the interpreters, which
+are on PATH or of pyenv.
 """
 
 import json
@@ -34,8 +36,7 @@ CORNERS = [("3.11", "oldest", "oldest"), ("3.13", "newest", "newest")]
 
 # What could depend on a version, and what runs the C extension.
 ENGINE = ["tests/engine", "tests/native", "tests/differential"]
-# A small corner of that, for `corners`: the same calls as with Equinox; without names
-# that other versions may lack.
+# Fewer, for `corners`: calls are compared with Equinox's, also with private names gone.
 CORPUS = ["tests/engine/test_corpus.py", "tests/engine/test_private_names.py"]
 
 # nox and uv look for interpreters on PATH alone: those of pyenv go last.
@@ -102,7 +103,7 @@ def nogil(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def instructions(session: nox.Session) -> None:
-    """Instructions of calls, under the versions that the results file has."""
+    """Instructions of calls, under the JAX, Equinox and Optax of the results file."""
     file = Path("benchmarks/results/instructions.json")
     versions = json.loads(file.read_text())["versions"]
     packages = [f"{name}=={versions[name]}" for name in ("jax", "equinox", "optax")]
@@ -124,7 +125,8 @@ def asan(session: nox.Session) -> None:
     """The engine's tests, with `_native` under AddressSanitizer and UBSan."""
     folder = Path(session.create_tmp()) / "tree"
     shutil.rmtree(folder, ignore_errors=True)
-    # Without what was built without sanitizers. `create_tmp` is in .nox.
+    # A copy of the source, in which nothing was built without sanitizers. It is in
+    # .nox, which is left out itself, with all that begins with a dot.
     ignore = shutil.ignore_patterns("__pycache__", "*.so", ".*", "site", "results")
     shutil.copytree(Path(__file__).parent, folder, ignore=ignore)
 
@@ -151,4 +153,5 @@ def asan(session: nox.Session) -> None:
     with session.chdir(folder):
         session.run("python", "setup.py", "-q", "build_ext", "--inplace", env=build)
         tests = session.posargs or ENGINE
+        # `-s`, as the sanitizers write to stderr before they end the process.
         session.run("python", "-m", "pytest", "-q", "-n", "0", "-s", *tests, env=env)

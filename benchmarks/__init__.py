@@ -1,8 +1,10 @@
 """Benchmarks of eqx_fastjit; see README.md."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def prefer_installed_package() -> None:
@@ -27,5 +29,15 @@ def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
         description=(description or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    file: Any = {"type": _results_path, "metavar": "FILE"}
+    parser.add_argument("--json", **file, help="write the results")
     return parser
+
+
+def _results_path(name: str) -> Path:
+    """A file that can be written, which is checked before anything is measured."""
+    path = Path(name)
+    written = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(written, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write to {name}")
+    return path

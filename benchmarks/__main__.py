@@ -4,9 +4,12 @@
     python -m benchmarks --instructions [NAMES] [--against FILE] [--json FILE]
 
 Contenders take turns in one process, after checking that all return the same results.
-The second form counts instructions of a call, by callgrind. The exit code is 1 if
-something could not be timed, or takes 2% more instructions than in the other file; 2
-for bad input; and 130 after Ctrl-C, which shows and writes what was measured.
+Ctrl-C shows and writes what was timed until then. The second form counts instructions
+of a call, by callgrind. With --against, it compares eqx_fastjit's over those of the
+first rival, `flat` if there is one, with the same in the other file.
+
+The exit code is 1 if something could not be timed, or if that ratio is 2% above the
+other file's; 2 if nothing could be measured, as after bad input; and 130 after Ctrl-C.
 """
 
 import argparse
@@ -20,7 +23,11 @@ from benchmarks import parser_of
 
 
 class Refused(Exception):
-    """Bad input, in one line."""
+    """Why nothing can be measured, in one line."""
+
+
+# What `--instructions` does not use.
+_OF_TIMES = ("cases", "device", "rounds", "dispatch")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=30, help="by default %(default)s")
     add("--dispatch", action="store_true", help="also show times until calls return")
     add("--instructions", nargs="*", metavar="CASE", help="count, rather than time")
-    add("--against", type=Path, metavar="FILE", help="fail if a case has 2%% more")
+    add("--against", type=Path, metavar="FILE", help="fail if a ratio is 2%% above it")
     return parser
 
 
@@ -80,9 +87,9 @@ def _time(case: Any, rounds: int, results: Any) -> None:
     """Time a case, and add its times, or why there are none, to the results."""
     import jax
 
-    from benchmarks.timing import measure, Times
+    from benchmarks.timing import measure, TimesByMode
 
-    times: Times = {}
+    times: TimesByMode = {}
     try:
         measure(case, rounds, times=times)
     except Exception as e:
@@ -104,9 +111,12 @@ def _count(options: argparse.Namespace) -> int:
 
     before: Any = {"cases": []}
     try:
+        chosen = choose(",".join(options.instructions) or instructions.COUNTED)
+        names = [name for name in chosen if "ours" in CASES[name].contenders]
+        if not names:
+            raise Refused("--instructions: eqx_fastjit is no contender there")
         if options.against:
-            before = json.loads(options.against.read_text())
-        names = choose(",".join(options.instructions) or instructions.COUNTED)
+            before = _read_counts(options.against, names)
         results = new_results("benchmarks")
         counts = instructions.count("benchmarks.instructions", *names)
     except (UnknownCase, instructions.CannotCount, OSError) as e:
@@ -125,24 +135,32 @@ def _count(options: argparse.Namespace) -> int:
     return 1 if slower else 0
 
 
-def _main(options: argparse.Namespace) -> int:
+def _read_counts(file: Path, names: list[str]) -> Any:
+    """A results file that has instructions of some of these cases."""
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+        counted = {x["name"] for x in results["cases"] if x["instructions"]}
+    except (ValueError, LookupError, TypeError):
+        raise Refused(f"--against: {file} has no instructions") from None
+    if counted.isdisjoint(names):
+        raise Refused(f"--against: {file} has none of these cases")
+    return results
+
+
+def _main(options: argparse.Namespace, defaults: argparse.Namespace) -> int:
     if options.rounds < 1:
         raise Refused(f"--rounds {options.rounds}: expected at least 1")
-    try:
-        if options.json:
-            options.json.open("a").close()
-    except OSError as e:
-        raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
-
     if options.instructions is not None:
+        for name in _OF_TIMES:
+            if getattr(options, name) != getattr(defaults, name):
+                raise Refused(f"--{name} is for times, not for --instructions")
         return _count(options)
+    if options.against:
+        raise Refused("--against is for --instructions")
 
-    try:
-        from benchmarks.cases import CASES, choose, UnknownCase
-        from benchmarks.pages import report
-        from benchmarks.results_file import busy, describe, dumps, new_results
-    except ModuleNotFoundError as e:
-        raise Refused(f'{e}: run pip install -e ".[bench]"') from None
+    from benchmarks.cases import CASES, choose, UnknownCase
+    from benchmarks.pages import report
+    from benchmarks.results_file import busy, describe, dumps, new_results
 
     try:
         cases = [CASES[name] for name in choose(options.cases)]
@@ -166,13 +184,17 @@ def _main(options: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    parser = _parser()
     try:
-        return _main(_parser().parse_args(argv))
+        return _main(parser.parse_args(argv), parser.parse_args([]))
     except Refused as e:
-        print(f"python -m benchmarks: {e}", file=sys.stderr)
-        return 2
+        why = str(e)
+    except ModuleNotFoundError as e:
+        why = f'{e}: run pip install -e ".[bench]"'
     except KeyboardInterrupt:  # before there was anything to keep
         return 130
+    print(f"python -m benchmarks: {why}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -10,12 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import eqx_fastjit
-
 from .case import Call, Makers
 
 
-FILTER_JITS = {"eqx": eqx.filter_jit, "ours": eqx_fastjit.filter_jit}
+def our_filter_jit(fun: Any) -> Any:
+    """`eqx_fastjit.filter_jit`, imported late: `whole.py` times processes without."""
+    import eqx_fastjit
+
+    return eqx_fastjit.filter_jit(fun)
+
+
+FILTER_JITS = {"eqx": eqx.filter_jit, "ours": our_filter_jit}
 ALL_JITS = {"jit": jax.jit, **FILTER_JITS}
 
 
@@ -76,9 +81,10 @@ def _of_each(
     carried: int,
     call: Callable[[Callable[..., Any], Any, int], Call],
 ) -> dict[str, Callable[[], Call]]:
-    """What `call(function, args, carried)` makes of each contender.
+    """For each contender, what builds its call by `call(function, args, carried)`.
 
-    `carried` is how many of the first arguments come from the call before.
+    `args` are as the jitted function takes them: without statics, as leaves, or
+    unchanged. The first `carried` of them come from the call before.
     """
     arrays, statics = eqx.partition(args, is_traced)
     leaves, treedef = jax.tree.flatten(arrays)

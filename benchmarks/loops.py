@@ -20,10 +20,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-import eqx_fastjit
-
 from .case import Call, case, LOOPS, Makers
-from .contenders import filled, training_step
+from .contenders import filled, our_filter_jit, training_step
 from .zoo.networks import GPT, gpt_loss
 
 
@@ -64,12 +62,19 @@ def plainly(step: Callable[..., Any], *trees: Any) -> Any:
     return eqx.filter_jit(step), *trees
 
 
+def _installed(step: Callable[..., Any], *trees: Any) -> Any:
+    import eqx_fastjit  # late, as in `our_filter_jit`
+
+    with eqx_fastjit.installed():
+        return plainly(step, *trees)
+
+
 _STARTS: dict[str, Start] = {
     "jit": _by_hand,
     "eqx": plainly,
     "trick": _on_leaves,
-    "ours": lambda step, *trees: (eqx_fastjit.filter_jit(step), *trees),
-    "install": eqx_fastjit.installed()(plainly),
+    "ours": lambda step, *trees: (our_filter_jit(step), *trees),
+    "install": _installed,
 }
 
 
@@ -169,7 +174,7 @@ def gpt_large_step(start: Start) -> Iterator[Any]:
 # --- inference ------------------------------------------------------------------------
 
 
-@_loop("greedy decoding by such a GPT, a call a token, tokens on the device")
+@_loop("greedy decoding by the GPT of width 32, a call a token, tokens on the device")
 def decode(start: Start) -> Iterator[Any]:
     def decode(
         model: GPT, tokens: Int[Array, " length"], i: Int[Array, ""]
@@ -203,11 +208,13 @@ def policy_on_host(start: Start) -> Iterator[Any]:
         action, key = act(policy, observation, key)
         push = 10.0 if int(action) else -10.0
 
-        # A cart-pole, in the units of Barto, Sutton and Anderson (1983).
-        force = (push + 0.05 * speed**2 * math.sin(angle)) / 1.1
-        pull = 9.8 * math.sin(angle) - math.cos(angle) * force
-        turn = pull / (0.5 * (4 / 3 - 0.1 * math.cos(angle) ** 2 / 1.1))
-        place, drift = place + 0.02 * drift, drift + 0.02 * force
+        # A cart-pole, in the units of Barto, Sutton and Anderson (1983). `angle` and
+        # `speed` are of the pole, `place` and `drift` of the cart, on which `turn` does
+        # not act here.
+        thrust = (push + 0.05 * speed**2 * math.sin(angle)) / 1.1
+        torque = 9.8 * math.sin(angle) - math.cos(angle) * thrust
+        turn = torque / (0.5 * (4 / 3 - 0.1 * math.cos(angle) ** 2 / 1.1))
+        place, drift = place + 0.02 * drift, drift + 0.02 * thrust
         angle, speed = angle + 0.02 * speed, speed + 0.02 * turn
         yield angle
 
@@ -252,6 +259,8 @@ def gan_in_turn(start: Start) -> Iterator[Any]:
     real = jnp.cos(jnp.arange(256.0) / 5).reshape(32, 8)
     noise = jnp.sin(jnp.arange(128.0)).reshape(32, 4)
 
+    # Each step takes both networks. In which form is the same for both, so `d` and `g`
+    # are each taken from one `start`.
     g_step = training_step(_generator_loss, optimiser)
     d_step = training_step(_discriminator_loss, optimiser)
     g_step, _, g_state, _ = start(g_step, g, g_state, d)

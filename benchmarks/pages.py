@@ -72,7 +72,10 @@ def everything(results: Results, groups: Iterable[str]) -> str:
 
 
 def times(results: Results, group: str) -> str:
-    """Times of each contender for the cases of a group, until results are ready."""
+    """Times of each contender for the cases of a group: until results are ready.
+
+    Of a group without such times, those of first calls.
+    """
     mode = "blocked" if _timed(results, "blocked", group) else "total"
     return times_table(_timed(results, mode, group), mode)
 
@@ -152,7 +155,10 @@ def device(results: Results) -> str:
 
 
 def loops(results: Results) -> str:
-    """What an iteration of each loop takes under Equinox, and ratios."""
+    """What an iteration of each loop takes under Equinox, and ratios to each rival.
+
+    These are of `eqx_fastjit.filter_jit`, and of Equinox's after `install()`.
+    """
     compared = {"ours": ("eqx", "trick", "jit"), "install": ("eqx", "jit")}
     head = ["loop", "equinox, µs"]
     head += [f"over {NAMES[rival]}" for rival in compared["ours"]]
@@ -163,6 +169,7 @@ def loops(results: Results) -> str:
     for name, times in _timed(results, "iteration").items():
         row = [titles[name], number(statistics.median(times["eqx"]))]
         for contender, rivals in compared.items():
+            # `ratio_cell` divides what is called "ours".
             as_ours = {**times, "ours": times[contender]}
             row += [ratio_cell(as_ours, rival, False) for rival in rivals]
         rows.append(row)
@@ -195,7 +202,7 @@ class Spread(NamedTuple):
 
 
 def _spread(results: Results, rival: str, mode: str = "blocked") -> Spread:
-    """Our time over a rival's, for whole functions."""
+    """Our time over a rival's, for whole functions, of which the results have some."""
     medians = [
         statistics.median(ratios(times, rival))
         for times in _timed(results, mode, "zoo").values()

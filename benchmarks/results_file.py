@@ -6,7 +6,9 @@ It is JSON, with:
   package or benchmarks had uncommitted changes;
 - `machine`, `device`, `versions`, `engine`;
 - `cases`: for each case `name`, `group`, `title`, and `times`, which has one
-  number a round for each mode and contender (see `timing.measure`);
+  number a round for each mode and contender (see `timing.measure`); or `instructions`,
+  a number for each contender. Other commands have `programs` (see `collect`),
+  `instructions` alone or a `report` instead;
 - `problems`: a line for each case that could not be timed; `interrupted`;
 - `busy`: a sentence, if the machine did something else at the same time.
 """
@@ -98,7 +100,10 @@ def busy() -> str:
 
 
 def new_results(module: str) -> Results:
-    """Results without any cases yet, of the module that this process runs."""
+    """Results without any cases yet, of the module that this process runs.
+
+    JAX's devices are used for the first time here: the command has chosen one.
+    """
     import jax
 
     device = jax.devices()[0]
@@ -129,13 +134,17 @@ def collect(
     file: Path | None,
     markdown: Callable[[Results], str],
 ) -> int:
-    """Measure programs, print the table, and write a file after each; the exit code.
+    """Measure programs, write the results after each, and print their table.
 
     **Arguments:**
 
     - `module`: the one that this process runs.
     - `names`: the programs.
     - `measure`: gives the entry of one. If it fails, the others are still measured.
+    - `file`: where the results are written, if anywhere.
+    - `markdown`: gives the table of results with a program at least.
+
+    **Returns:** the exit code: 1 if a program could not be measured.
     """
     results = {**new_results(module), "programs": []}
     del results["cases"]
@@ -150,7 +159,8 @@ def collect(
         if file:
             file.write_text(json.dumps(results, indent=1) + "\n")
 
-    print(markdown(results))
+    if results["programs"]:
+        print(markdown(results))
     return 1 if results["problems"] else 0
 
 
@@ -158,7 +168,7 @@ def describe(results: Results) -> str:
     """Machine, device, versions and commit, in words."""
     machine = results["machine"]
     versions = [f"{name} {version}" for name, version in results["versions"].items()]
-    commit = results["commit"][:12]
+    commit = results["commit"].removesuffix("+")[:12]
     if results["commit"].endswith("+"):
         commit += "+"
     return (
@@ -169,7 +179,7 @@ def describe(results: Results) -> str:
 
 
 def dumps(results: Results) -> str:
-    """The text of a results file: a line for each case, and figures of four digits."""
+    """The text of a file with `cases`: a line for each, floats of four digits."""
     text = json.dumps(results)
     rounded = json.loads(text, parse_float=lambda x: float(f"{float(x):.4g}"))
 

@@ -29,7 +29,8 @@ EXPLANATION = (
     "All contenders take turns in each round. Times are medians over rounds, ± half of "
     "their 95% confidence interval. Ratios are medians over rounds, too, with their "
     "interval in parentheses. Below 1, eqx_fastjit is faster. A ratio is bold if its "
-    "whole interval is below 1. A dash: the interval is wider than the median."
+    "whole interval is below 1. A dash: the interval, or for a ratio that of one of "
+    "its times, is wider than the median."
 )
 
 _NOISE = "–"  # noqa: RUF001
@@ -53,7 +54,7 @@ def markdown_table(head: list[str], rows: list[list[str]], title: str = "") -> s
 
 
 def number(x: float) -> str:
-    """Three digits, without an exponent."""
+    """Three digits, or all before the point; from 0.01 on, and without an exponent."""
     if x >= 99.95:
         return f"{x:.0f}"
     if x >= 9.995:

@@ -1,9 +1,11 @@
 """Timing contenders against each other, in interleaved rounds in one process.
 
 In each round all contenders take turns, so they see the same noise, and ratios are
-taken within rounds. A round calls at least ten compiled functions of each contender.
-Three calls before them are not timed: a garbage collection displaces the CPU's caches,
-and the first calls after it take up to 2.6 times as long.
+taken within rounds. In a round, a contender calls at least ten compiled functions, and
+for about four milliseconds if they take less; of a loop, it runs iterations for 150. A
+first call is a round. Before other rounds, up to three calls are not timed: a garbage
+collection displaces the CPU's caches, and the first calls after it take up to 2.6 times
+as long.
 """
 
 import contextlib
@@ -50,9 +52,9 @@ class Interval(NamedTuple):
 def interval(values: list[float]) -> Interval:
     """The median of at least one value, with its 95% confidence interval.
 
-    The interval is between two order statistics, by the binomial distribution, which
-    assumes nothing about the distribution of the values. Fewer than six
-    have the interval from the least to the greatest.
+    The interval is between two of the ordered values. How many lie below the true
+    median is binomial, whatever the distribution of the values. Fewer than six are too
+    few for 95%: their interval is from the least to the greatest.
     """
     ordered = sorted(values)
     n = len(ordered)
@@ -117,10 +119,10 @@ _GETTERS: dict[type, Callable[[Any], Callable[[Any], Any]]] = {
 
 
 def waiter(out: Any) -> Callable[[Any], Any]:
-    """What waits for one array of a result, as all of its arrays are ready together.
+    """What waits for one array of a result: those of one program are ready together.
 
     `jax.block_until_ready` would flatten the Modules of a result in Python, which can
-    take longer than the call.
+    take longer than the call. It is used if attributes and items lead to no array.
     """
     paths = [
         path
@@ -146,17 +148,20 @@ class Sampler:
 
     def __init__(self, case: Case, call: Call):
         self.call = call
-        self._seconds = {mode: getattr(self, f"_{mode}") for mode in case.modes}
+        # The method for each mode, which makes some calls and returns their seconds.
+        self._timers = {mode: getattr(self, f"_{mode}") for mode in case.modes}
         # The least length of a round, in seconds and in calls.
         self._least_seconds = _ROUND_SECONDS
         self._least_calls = math.ceil(_ROUND_CALLS / case.steps)
         if case.loop:
             self._least_seconds, self._least_calls = _LOOP_SECONDS, 1
+        # A call that dispatches more by itself may block, as it does in any program:
+        # that of an eager contender, for example.
         self._at_once = max(1, _IN_FLIGHT // case.steps)
         self._calls: dict[str, int] = {}  # of a round, by mode
 
     def warm(self) -> None:
-        """Call until nothing is compiled any more, and choose the length of a round."""
+        """Call 40 times, or for half a second, and choose the length of a round."""
         start = time.perf_counter()
         of_call = math.inf
         self._wait = waiter(self.call())
@@ -165,9 +170,10 @@ class Sampler:
             if time.perf_counter() - start > _WARM_SECONDS:
                 break
 
-        for mode, seconds in self._seconds.items():
+        for mode, timer in self._timers.items():
+            # A call that fills a round alone is not made again for this.
             if of_call < self._least_seconds:
-                of_call = min(seconds(5) for _ in range(3)) / 5
+                of_call = min(timer(5) for _ in range(3)) / 5
             calls = int(self._least_seconds / of_call)
             self._calls[mode] = max(self._least_calls, calls)
 
@@ -176,7 +182,7 @@ class Sampler:
         gc.collect()
         self._blocked(min(_COLD_CALLS, self._least_calls))
         return {
-            mode: self._seconds[mode](n) / n * 1e6 for mode, n in self._calls.items()
+            mode: self._timers[mode](n) / n * 1e6 for mode, n in self._calls.items()
         }
 
     def _dispatch(self, n: int) -> float:
@@ -249,16 +255,16 @@ def _round_of(case: Case, calls: dict[str, Call]) -> dict[str, Callable[[], Any]
     return {name: sampler.round for name, sampler in samplers.items()}
 
 
-# The time of each round, by mode and contender.
-Times = dict[str, dict[str, list[float]]]
+# The time of a call in each round, by mode and contender.
+TimesByMode = dict[str, dict[str, list[float]]]
 
 
 def measure(
     case: Case,
     rounds: int,
     contenders: tuple[str, ...] = (),
-    times: Times | None = None,
-) -> Times:
+    times: TimesByMode | None = None,
+) -> TimesByMode:
     """Time contenders of a case in this process.
 
     **Arguments:**
@@ -266,7 +272,7 @@ def measure(
     - `case`: the case.
     - `rounds`: the number of rounds, of which the case may allow fewer.
     - `contenders`: by default, all of the case.
-    - `times`: where the times go, round by round, for who wants them after Ctrl-C.
+    - `times`: where the times go, for who wants those of finished rounds after Ctrl-C.
 
     **Returns:** the times: in microseconds, and for first calls in milliseconds.
 
@@ -278,15 +284,19 @@ def measure(
     check_equal(calls)
     timed = _round_of(case, calls)
 
-    with _without_collections():
-        order = list(timed)
-        for _ in range(min(rounds, case.rounds or rounds)):
-            one_round = {name: timed[name]() for name in order}
+    finished: list[dict[str, dict[str, float]]] = []
+    try:
+        with _without_collections():
+            order = list(timed)
+            for _ in range(min(rounds, case.rounds or rounds)):
+                finished.append({name: timed[name]() for name in order})
+                # No contender is always first. But for that round, it comes after the
+                # same one, as in all results that are published.
+                order = order[1:] + order[:1]
+    finally:
+        if finished:
             for mode in case.modes:
-                by_contender = times.setdefault(mode, {})
-                for name in timed:
-                    by_contender.setdefault(name, []).append(one_round[name][mode])
-
-            # No contender is always first, or always after the same one.
-            order = order[1:] + order[:1]
+                times[mode] = {
+                    name: [x[name][mode] for x in finished] for name in timed
+                }
     return times

@@ -9,6 +9,7 @@ cannot tell such parts. Needs valgrind, its headers and a C compiler; takes ten 
 
 import argparse
 import ctypes
+import functools
 import json
 import sys
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from benchmarks import cases, instructions, parser_of
 from benchmarks.pages import made_by
 from benchmarks.results_file import new_results
 from benchmarks.table import markdown_table
+from benchmarks.timing import check_equal
 
 
 CASES = ("identity", "mlp_8", "gpt")
@@ -48,7 +50,8 @@ WORDS = {
 def _parts() -> dict[str, dict[str, Any]]:
     """For each part, what is put in the place of names of `equinox._jit`.
 
-    The key `""` is the `__getattribute__` of what `filter_jit` returns.
+    Of the parts, `""` replaces nothing. Of the names, it is the `__getattribute__` of
+    what `filter_jit` returns.
     """
     array = type(jax.numpy.zeros(()))
     array_types = frozenset((array, np.ndarray))
@@ -72,6 +75,8 @@ def _parts() -> dict[str, dict[str, Any]]:
 
     nothing = SimpleNamespace(addFilter=lambda _: None, removeFilter=lambda _: None)
     logging = SimpleNamespace(getLogger=lambda _: nothing)
+    # As no object is an instance of `()`, nothing is a tracer; and under "wait" no
+    # marker is an array, which Equinox would wait for.
     tracer: Any = {"jit": jax.jit, "core": SimpleNamespace(Tracer=())}
     parts = {
         "attributes": {"": object.__getattribute__},
@@ -112,13 +117,17 @@ def _calls(library: str) -> None:
     """Make the calls that callgrind counts."""
     marks = ctypes.PyDLL(library)
     jax.config.update("jax_enable_compilation_cache", False)
+    expected: dict[str, Any] = {}
     for part, names in _parts().items():
         before = _replace(names)
         for case in CASES:
             if part:
                 calls = {part: cases.CASES[case].build(("eqx",))["eqx"]}
+                check_equal({"eqx": functools.partial(expected.get, case), **calls})
             else:
                 calls = cases.CASES[case].build(("eqx", "jit", "ours"))
+                check_equal(calls)
+                expected[case] = calls["eqx"]()
             # Python specializes bytecode again after a name was replaced.
             instructions.record(marks, case, calls, warm=300)
         _replace(before)

@@ -9,6 +9,7 @@ the first ones show. This takes about 25 minutes; run nothing else meanwhile.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -46,24 +47,19 @@ def compare(name: str, pairs: int) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table of a results file, for the documentation.
-
-    Of a file in which programs have more or fewer pairs, the first ones of each are
-    used, as many as all have.
-    """
+    """The table of a results file, for the documentation."""
     from benchmarks.pages import made_by
     from benchmarks.table import markdown_table, ratio_cell
 
-    programs = results["programs"]
-    pairs = min(len(x) for entry in programs for x in entry["seconds"].values())
     rows = []
-    for entry in programs:
-        seconds = {who: x[:pairs] for who, x in entry["seconds"].items()}
+    for entry in results["programs"]:
+        seconds = entry["seconds"]
         medians = [statistics.median(seconds[who]) for who in ("eqx", "ours")]
         shown = [f"{median:.2f}" for median in medians]
         rows.append([entry["title"], *shown, ratio_cell(seconds, "eqx")])
 
     head = ["program", "equinox,\u00a0s", "eqx_fastjit,\u00a0s", "over equinox"]
+    pairs = len(results["programs"][0]["seconds"]["eqx"])
     made = f"{pairs} pairs of each program. {made_by(results)}"
     return f"{markdown_table(head, rows)}\n\n{made}"
 
@@ -75,6 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=12, metavar="N")
     parser.add_argument("--child", choices=("eqx", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.pairs < 1:
+        parser.error(f"--pairs {options.pairs}: expected at least 1")
+
     if options.child == "ours":
         import eqx_fastjit
 
@@ -89,6 +88,8 @@ def main(argv: list[str] | None = None) -> int:
 
     from benchmarks.results_file import collect
 
+    # Of the processes that are started: each compiles what it runs.
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
     names = list(PROGRAMS)
     if options.programs:
         names = options.programs.split(",")

@@ -9,34 +9,45 @@ from typing import Any
 
 import equinox as eqx
 
-from ._jit import filter_jit
-from ._options import make_options
+from ._jit import filter_jit, MISSING
+from ._options import Donate, make_options
 
 
 equinox_filter_jit = eqx.filter_jit
+# Each `Function` that was made by Equinox's name, which `install()` has replaced; also
+# one that was made by this library's name as well. The doctor tells a program that has
+# some to import `filter_jit` from here.
+of_equinox: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-@functools.wraps(filter_jit)
-def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
-    # As `filter_jit`, but by default it blocks, as Equinox's does: a loop that refills
-    # the buffer of a batch has wrong results otherwise.
-    if not fun and "fun" not in options:  # a decorator with options
-        return functools.partial(_blocking, asynchronous=asynchronous, **options)
-    wrapped = filter_jit(*fun, asynchronous=asynchronous, **options)
-    _blocking_functions.add(wrapped._function)  # pyright: ignore
-    return wrapped
+@functools.cache
+def _replacement(default: bool) -> Any:
+    """What Equinox's name stands for, by its default of `asynchronous`.
+
+    Without, calls block, as Equinox's do: a loop that refills the buffer of a batch has
+    wrong results otherwise.
+    """
+
+    def jit(
+        fun: Any = MISSING,
+        *,
+        donate: Donate = "none",
+        asynchronous: bool = default,
+        **jitkwargs: Any,
+    ) -> Any:
+        jitkwargs |= {"donate": donate, "asynchronous": asynchronous}
+        if fun is MISSING:  # a decorator with options
+            return functools.partial(jit, **jitkwargs)
+        wrapped = filter_jit(fun, **jitkwargs)
+        of_equinox.add(wrapped._function)  # pyright: ignore
+        return wrapped
+
+    functools.update_wrapper(jit, filter_jit)
+    del jit.__wrapped__  # pyright: ignore  # whose signature has another default
+    return jit
 
 
-# What it has made, for the doctor: such programs may import `filter_jit` from here.
-_blocking_functions: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def is_of_equinox(function: Any) -> bool:
-    """Whether a `Function` was made by Equinox's name, which `install()` replaced."""
-    return function in _blocking_functions
-
-
-# What Equinox's modules have as `filter_jit`: their own, `filter_jit` or `_blocking`.
+# What Equinox's modules have as `filter_jit`: their own, or a replacement.
 _installed: Any = equinox_filter_jit
 
 
@@ -45,10 +56,8 @@ def _replace_with(choice: Any) -> None:
     global _installed
 
     for name, module in list(sys.modules.items()):
-        package, _, _ = name.partition(".")
-        if package != "equinox":
-            continue
-        if getattr(module, "filter_jit", None) is _installed:
+        is_of_equinox = name.split(".")[0] == "equinox"
+        if is_of_equinox and getattr(module, "filter_jit", None) is _installed:
             module.filter_jit = choice  # pyright: ignore
     _installed = choice
 
@@ -69,7 +78,7 @@ def install(*, asynchronous: bool = False) -> None:
     Raises `TypeError` if `asynchronous` is not a bool.
     """
     make_options("none", asynchronous, {})  # checks the type
-    _replace_with(filter_jit if asynchronous else _blocking)
+    _replace_with(_replacement(asynchronous))
 
 
 def uninstall() -> None:

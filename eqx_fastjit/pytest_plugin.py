@@ -36,12 +36,12 @@ def retrace_guard() -> Any:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run a marked test under its guard."""
     marker = item.get_closest_marker("retrace_guard")
+    guard = contextlib.nullcontext()
     if marker is not None:
+        # `args` may have the function that alone is guarded.
         guard = eqx_fastjit.insight.guard(*marker.args, **marker.kwargs)
     elif item.config.getoption("--retrace-guard"):
         guard = eqx_fastjit.insight.guard()
-    else:
-        guard = contextlib.nullcontext()
 
     with guard:
         return (yield)

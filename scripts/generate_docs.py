@@ -54,7 +54,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _help(name: str, page: Path) -> str:
+def _help(_: str) -> str:
     """The output of `--help` of each command, under a heading."""
 
     def shown(*words: str) -> str:
@@ -65,7 +65,7 @@ def _help(name: str, page: Path) -> str:
     return "\n\n".join([shown(), *sections])
 
 
-def _doctor(name: str, page: Path) -> str:
+def _doctor(name: str) -> str:
     """The doctor's report on the example; by the name `first`, its first two rows."""
     results = _results("doctor")
     lines: list[str] = results["report"]
@@ -73,6 +73,8 @@ def _doctor(name: str, page: Path) -> str:
         made_by = pages.made_by(results)
         return "\n".join(["```text", *lines, "```", "", made_by])
 
+    # Where each row begins, with its number. Before the first there is the title, which
+    # may have several lines.
     rows = [i for i, line in enumerate(lines) if re.match(r"\d+ ", line)]
     title = " ".join(lines[: rows[0]])
     command, seconds = title.replace(":", "", 1).split(" ran ", 1)
@@ -88,8 +90,11 @@ def _by_device() -> dict[str, Any]:
     return {device: _results(device) for device in ("cpu", "gpu")}
 
 
-def _bench(name: str, page: Path) -> str:
-    """The tables of a group of cases, on each device that has timed them."""
+def _bench(name: str) -> str:
+    """The table of a group of cases, on each device, or of what only a CPU has timed.
+
+    By the name `legend`, how to read it, and where the results come from.
+    """
     if name == "legend":
         by_device = _by_device().values()
         return "\n\n".join([table.EXPLANATION, *map(pages.made_by, by_device)])
@@ -98,7 +103,7 @@ def _bench(name: str, page: Path) -> str:
     return pages.side_by_side(_by_device(), name)
 
 
-def _loops(name: str, page: Path) -> str:
+def _loops(_: str) -> str:
     """The table of whole loops, on each device that has timed them."""
     timed = [
         results
@@ -110,19 +115,19 @@ def _loops(name: str, page: Path) -> str:
 
 # --- putting it into the pages --------------------------------------------------------
 
-# By the first word of a part's name: a function of the rest, and of the page.
-_MAKERS: dict[str, Callable[[str, Path], str]] = {
+# By the first word of a part's name: a function of the rest, which may be empty.
+_MAKERS: dict[str, Callable[[str], str]] = {
     "bench": _bench,
     "doctor": _doctor,
     "help": _help,
-    "all": lambda name, page: pages.everything(_results(name), GROUPS),
-    "instructions": lambda name, page: instructions.markdown(_results("instructions")),
+    "all": lambda name: pages.everything(_results(name), GROUPS),
+    "instructions": lambda _: instructions.markdown(_results("instructions")),
     "loops": _loops,
-    "programs": lambda name, page: whole.markdown(_results(name)),
-    "upstream": lambda name, page: upstream.markdown(_results("upstream")),
-    "startup": lambda name, page: startup.markdown(_results(name)),
-    "headline": lambda name, page: pages.headline(_by_device()),
-    "summary": lambda name, page: pages.whole_functions(_by_device()),
+    "programs": lambda name: whole.markdown(_results(name)),
+    "upstream": lambda _: upstream.markdown(_results("upstream")),
+    "startup": lambda name: startup.markdown(_results(name)),
+    "headline": lambda _: pages.headline(_by_device()),
+    "summary": lambda _: pages.whole_functions(_by_device()),
 }
 
 
@@ -130,7 +135,7 @@ def generated(page: Path) -> str:
     """The text of a page, with its parts as they are now."""
 
     def replace(match: re.Match[str]) -> str:
-        body = _MAKERS[match["kind"]](match["name"], page)
+        body = _MAKERS[match["kind"]](match["name"])
         return f"{match['begin']}\n\n{body}\n\n{match['end']}"
 
     return _PART.sub(replace, page.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """What exporting saves at start-up, for the functions of the zoo.
 
     python -m scripts.startup --json benchmarks/results/startup.json
-    python -m scripts.startup --cases gru,policy
+    python -m scripts.startup --cases gru,statics_200
 
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
@@ -66,7 +66,7 @@ def _first_result(name: str, path: str, way: str) -> float:
     import equinox as eqx
     import jax
 
-    import eqx_fastjit
+    import eqx_fastjit._export  # with what `load` would import
 
     function, args = _function_of(name)
     jax.block_until_ready(eqx.filter(args, eqx.is_array))
@@ -107,8 +107,10 @@ def _later_calls(name: str, path: str) -> list[float]:
 
 def _in_a_process(function: Any, *args: str) -> Any:
     """What a function returns in a fresh process."""
-    # Equinox reads it when it is imported, which is in the fresh process.
+    # Read when Equinox and JAX are imported, which is in the fresh process. No way has
+    # another cache than its own.
     os.environ["EQX_ON_ERROR"] = "nan"
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args).result()
 

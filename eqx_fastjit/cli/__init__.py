@@ -4,6 +4,7 @@ Nothing here imports JAX before the program does.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -11,16 +12,18 @@ import pkgutil
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import eqx_fastjit
 
-from ._script import INTERRUPTED, PACKAGES, run
+from ._script import PACKAGES, run
 
 
+# After SCRIPT they are the program's, which the doctor notes.
 _DOCTOR_OPTIONS = {
     "--async",
     "--cache",
@@ -38,13 +41,18 @@ class CommandError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process.
 
-    Returns the exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
+    Returns the exit code: that of the program, if one is run; 1 if `--fail-on` finds
+    something; 2 if the command cannot do what it is asked to. Raises `SystemExit` with
+    2 for invalid arguments, and `KeyboardInterrupt` if Ctrl-C ended the program.
     """
     parser = _parser()
-    words = sys.argv[1:] if argv is None else [*argv]
-    options = parser.parse_args(_with_cache_directory(words))
-    if "program" in options:  # which may have an option `--cache` of its own
-        options.program = words[-len(options.program) :]
+    arguments = sys.argv[1:] if argv is None else [*argv]
+    options = parser.parse_args(_with_cache_directory(arguments))
+    if "program" in options:
+        # As it was given: it may have an option `--cache` of its own.
+        options.program = arguments[-len(options.program) :]
+        if options.program[0] == "--":  # which Python 3.11 leaves there
+            del options.program[0]
 
     if options.version:
         return _print_versions()
@@ -55,14 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _COMMANDS[options.command](options)
     except Exception as e:
-        # What this library says to its users needs no traceback.
-        package, _, _ = type(e).__module__.partition(".")
-        if package != "eqx_fastjit" and not isinstance(e, OSError):
+        # What this library says to its users needs no traceback, nor do files that are
+        # missing; but `export` calls the user's code, which may have opened them.
+        is_own = type(e).__module__.startswith("eqx_fastjit.")
+        is_of_file = isinstance(e, OSError) and options.command != "export"
+        if not (is_own or is_of_file):
             raise
         print(f"eqx-fastjit: {e}", file=sys.stderr)
         return 2
 
-    if code == INTERRUPTED:
+    if options.was_interrupted:
         # Python then ends by its own signal, so that a shell stops a loop, for example.
         sys.excepthook = lambda *_: None  # the exception has been printed
         raise KeyboardInterrupt
@@ -87,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="eqx-fastjit", description="A faster drop-in for equinox.filter_jit."
     )
+    parser.set_defaults(was_interrupted=False)
     parser.add_argument("--version", **flag, help="print versions")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -197,21 +208,28 @@ def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
     name, *others = options.program
     watch = Watch()
     _report_on_signal()
-    for word in _DOCTOR_OPTIONS & {*others}:
-        watch.notes.append(f"{word} came after SCRIPT, and went to it.")
+    for word in others:
+        if word.partition("=")[0] in _DOCTOR_OPTIONS:
+            watch.notes.append(f"{word} came after SCRIPT, and went to it.")
 
     code = run(options, watch.jax_imported, awaited=PACKAGES)
     sys.stdout.flush()  # what the program has printed comes first
-    has_compiled = watch.stop()
-    if not has_compiled and not options.json and not options.html:
-        notes = " ".join(watch.notes)
-        print(f"eqx-fastjit doctor: nothing was compiled. {notes}", file=sys.stderr)
-        return None, code
+    uses_jax = watch.stop()
+    if uses_jax or options.json or options.html:
+        with _printing_errors():
+            return watch.report(name, code), code
+    else:
+        print("eqx-fastjit doctor:", *watch.notes, file=sys.stderr)
+    return None, code
+
+
+@contextlib.contextmanager
+def _printing_errors() -> Iterator[None]:
+    """Print an error of a report in a line: the program counts, and its exit code."""
     try:
-        return watch.report(name, code), code
-    except Exception as e:  # what the program has done counts, and its exit code
-        print(f"eqx-fastjit doctor: no report: {e!r}", file=sys.stderr)
-        return None, code
+        yield
+    except Exception as e:
+        print(f"eqx-fastjit: no report: {e!r}", file=sys.stderr)
 
 
 def _write_report(options: argparse.Namespace, report: Any) -> None:
@@ -230,9 +248,10 @@ def _write_report(options: argparse.Namespace, report: Any) -> None:
 def _report_on_signal() -> None:
     """Have `kill -USR1` print the report up to now, unless the program uses it."""
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(*_: Any) -> None:
         if "jax" in sys.modules:
-            print(eqx_fastjit.insight.report(), file=sys.stderr, flush=True)
+            with _printing_errors():  # JAX may be half imported
+                print(eqx_fastjit.insight.report(), file=sys.stderr)
 
     number = getattr(signal, "SIGUSR1", None)  # Windows has none
     if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -247,7 +266,8 @@ def profile(options: argparse.Namespace) -> int:
     watched = ProgramProfile()
     code = run(options, watched.begin)
     sys.stdout.flush()
-    print(watched.report(), file=sys.stderr)
+    with _printing_errors():
+        print(watched.report(), file=sys.stderr)
     return code
 
 
@@ -270,11 +290,7 @@ def rule(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """Trace a function, and save it to a file."""
     sys.path.insert(0, os.getcwd())  # as `python -m` does
-    try:
-        function = pkgutil.resolve_name(options.function)
-        factory = pkgutil.resolve_name(options.args)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise CommandError(str(e)) from e
+    function, factory = _resolve(options.function), _resolve(options.args)
     if not (callable(function) and callable(factory)):
         raise CommandError("expected functions, as MODULE:FUNCTION")
 
@@ -292,6 +308,18 @@ def export(options: argparse.Namespace) -> int:
     exported.save(options.output, compiled=options.compiled)
     print(f"wrote {options.output} ({options.output.stat().st_size / 1024:.1f} KiB)")
     return 0
+
+
+def _resolve(name: str) -> Any:
+    """What `MODULE:FUNCTION` names. Raises `CommandError` if there is no such thing."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as e:
+        # What the user's module raises when it is imported comes out of its frames.
+        *_, (frame, _) = traceback.walk_tb(e.__traceback__)
+        if not frame.f_globals["__name__"].startswith(("pkgutil", "importlib")):
+            raise
+        raise CommandError(str(e)) from e
 
 
 def show(options: argparse.Namespace) -> int:

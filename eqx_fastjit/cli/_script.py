@@ -11,9 +11,9 @@ import builtins
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import os
 import platform
-import runpy
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +25,6 @@ import eqx_fastjit
 
 
 PACKAGES = ("jax", "equinox", "eqx_fastjit")
-# What a shell reports for a program that Ctrl-C ended.
-INTERRUPTED = 130
 
 
 def run(
@@ -39,51 +37,67 @@ def run(
     This library is installed, and `then` called, just before the program imports one
     of the `awaited` packages for the first time.
 
-    Returns the exit code that Python would give, 130 for Ctrl-C. An exception has been
-    printed then, without frames of this library. Raises `OSError` if the program cannot
-    be read.
+    Returns the exit code that Python would give. After Ctrl-C it is 130, as a shell
+    says it, and `options.was_interrupted` is true. An exception has been printed then.
+    Raises `OSError` if the program cannot be read.
     """
     if options.cache is not None:
         _use_cache(options.cache)
     name = options.program[0]
-    source = None
+    source, folder = b"", os.getcwd()
     if not options.is_module:
         source = Path(name).read_bytes()
+        folder = os.path.dirname(os.path.realpath(name))
 
     def begin() -> None:
         eqx_fastjit.install(asynchronous=options.is_async)
         then()
 
     # `sys` and `__main__` stay as the program leaves them, because its threads and its
-    # `atexit` functions still run afterwards.
+    # `atexit` functions still run afterwards. (`runpy` would restore what was there.)
     sys.argv[:] = options.program
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
     try:
         with _before_importing(awaited, begin):
-            if source is None:
-                sys.path[0] = os.getcwd()
-                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            if options.is_module:
+                spec = _find_module(name)
+                main = importlib.util.module_from_spec(spec)
+                main.__name__ = "__main__"
+                sys.argv[0] = spec.origin
+                code = spec.loader.get_code(spec.name)
             else:
-                sys.path[0] = os.path.dirname(os.path.realpath(name))
-                file = os.path.abspath(name)
-                # `runpy` would restore the `__main__` that was there before.
                 main = types.ModuleType("__main__")
-                main.__file__ = file
-                sys.modules["__main__"] = main
-                exec(compile(source, file, "exec", dont_inherit=True), vars(main))
+                main.__file__ = os.path.abspath(name)
+                code = compile(source, main.__file__, "exec", dont_inherit=True)
+            sys.modules["__main__"] = main
+            exec(code, vars(main))
     except SystemExit as e:
         if isinstance(e.code, int | None):
             return e.code or 0
         print(e.code, file=sys.stderr)
         return 1
     except BaseException as e:
-        return _report(e)
+        _print_exception(e)
+        options.was_interrupted = isinstance(e, KeyboardInterrupt)
+        return 130 if options.was_interrupted else 1
     return 0
 
 
-def _report(error: BaseException) -> int:
-    """Print an exception as Python does. Returns the exit code."""
+def _find_module(name: str) -> Any:
+    """The spec of the module that `python -m` runs: of a package, its `__main__`."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {name}")
+    if spec.submodule_search_locations is None:
+        return spec
+    return _find_module(f"{name}.__main__")
+
+
+def _print_exception(error: BaseException) -> None:
+    """Print an exception as Python does, without frames of this library."""
     package = os.path.dirname(eqx_fastjit.__file__) + os.sep
-    left_out = (package, runpy.__file__, "<frozen runpy>")
+    left_out = (package, importlib.util.__file__, "<frozen importlib.util>")
 
     # The first frame is that of `run`. After it, only those of the program stay linked.
     first: Any = error.__traceback__
@@ -98,7 +112,6 @@ def _report(error: BaseException) -> int:
 
     error.__traceback__ = first.tb_next
     sys.excepthook(type(error), error, first.tb_next)
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
 @contextlib.contextmanager
@@ -121,6 +134,7 @@ def _before_importing(
     def look(name: str, importer: str = "") -> None:
         nonlocal has_begun
         package, importing_package = name.split(".")[0], importer.split(".")[0]
+        # jaxtyping, which Equinox needs, imports JAX while it is half imported itself.
         is_inside = importing_package in (*PACKAGES, "jaxtyping")
         if not has_begun and not is_inside and package in awaited:
             has_begun = True
@@ -161,6 +175,8 @@ def _use_cache(directory: str) -> None:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"jax-{version('jaxlib')}-{platform.machine()}-{digest[:8]}"
     folder = directory or os.path.join(base, "eqx_fastjit", name)
+    if "://" not in folder:  # of a cloud; a path has to outlast `os.chdir`
+        folder = os.path.abspath(folder)
     for variable, value in (
         ("JAX_COMPILATION_CACHE_DIR", folder),
         ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),

@@ -3,7 +3,6 @@
 import json
 import platform
 import re
-import sys
 from importlib.metadata import version
 
 import pytest
@@ -13,9 +12,11 @@ from tests.support.commands import command, ROOT
 
 
 PROGRAM = """
-import sys
+import atexit, pickle, sys
 import equinox as eqx, numpy as np
 print(__name__, sys.argv, sys.modules["__main__"].__dict__ is globals())
+class Local: pass
+atexit.register(lambda: print(len(pickle.dumps(Local())) > 0, sys.argv[0]))
 f = eqx.filter_jit(lambda x: x + 1)
 print(type(f).__module__, f(np.ones(2)).tolist())
 if "fail" in sys.argv:
@@ -41,30 +42,26 @@ def test_help_does_not_import_jax():
     )
     out = command(python=("-c", code)).stdout
     assert out.endswith("2 False\n")
-    names = ("run", "doctor", "profile", "rule", "export", "show")
-    assert all(name in out for name in names)
 
 
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["--wrong"], "unrecognized arguments: --wrong"),
-        (["run"], "the following arguments are required: SCRIPT"),
-        (["run", "--wrong", "a.py"], "unrecognized arguments: --wrong"),
-        (["doctor", "--fail-on", "new", "a.py"], "invalid choice: 'new'"),
-        (["doctor", "--html", "/missing/x", "a.py"], "cannot write '/missing/x'"),
-        (["doctor", "--html", "/tmp", "a.py"], "cannot write '/tmp'"),
-        (["run", "missing.py"], "No such file or directory: 'missing.py'"),
-        (["doctor", "missing.jsonl"], "No such file"),
-        (["doctor", "old.jsonl", "new.jsonl"], "expected one event file"),
-        (["doctor", "a.jsonl", "--verbose"], "Options come before it"),
-        (["rule", "nonsense"], "no rule 'nonsense': `eqx-fastjit rule` lists them"),
-        (["export", "a:f", "--args", "a:b", "-o", "c"], "No module named 'a'"),
+        ("run", "the following arguments are required: SCRIPT"),
+        ("run --wrong a.py", "unrecognized arguments: --wrong"),
+        ("doctor --fail-on new a.py", "invalid choice: 'new'"),
+        ("doctor --html /missing/x a.py", "cannot write '/missing/x'"),
+        ("doctor --html /tmp a.py", "cannot write '/tmp'"),
+        ("run missing.py", "No such file or directory: 'missing.py'"),
+        ("doctor missing.jsonl", "No such file"),
+        ("doctor a.jsonl --verbose", "expected one event file. Options come before it"),
+        ("rule nonsense", "no rule 'nonsense': `eqx-fastjit rule` lists them"),
+        ("export a:f --args a:b -o c", "No module named 'a'"),
     ],
 )
 def test_one_clear_error(args, text, capsys):
     try:
-        code = cli.main(args)
+        code = cli.main(args.split())
     except SystemExit as ended:
         code = ended.code
     assert code == 2
@@ -95,14 +92,16 @@ def test_version():
         assert names.count(name) == 1
 
 
-@pytest.mark.parametrize("words", [["run"], ["doctor"], ["run", "-m"]], ids=" ".join)
+@pytest.mark.parametrize("words", ["run", "doctor --", "run -m"])
 def test_a_program_runs_as_under_python(words, script, tmp_path):
+    """Also afterwards: `atexit` functions and threads still have its `__main__`."""
     program = script.stem if "-m" in words else script
     its_arguments = ["3", "-m", "--json", "--help"]
-    process = command(*words, program, *its_arguments, code=3, cwd=tmp_path)
-    first, second = process.stdout.splitlines()
+    process = command(*words.split(), program, *its_arguments, code=3, cwd=tmp_path)
+    first, second, last = process.stdout.splitlines()
     assert first == f"__main__ {[str(script), *its_arguments]} True"
-    assert second.startswith("eqx_fastjit._jit") and second.endswith("[2.0, 2.0]")
+    assert second == "eqx_fastjit._jit [2.0, 2.0]"
+    assert last == f"True {script}"
 
 
 def test_tracebacks(script):
@@ -138,29 +137,25 @@ def test_libraries_that_import_equinox(name, imports, tmp_path):
     )
     path = tmp_path / "program.py"
     path.write_text("import library\n")
-    under_python = command(python=(str(path),), code=1)
+    under_python = command(python=(path,), code=1)
     process = command(name, path, code=1)
     assert process.stdout == "eqx_fastjit._jit\n"
     assert process.stderr.startswith(under_python.stderr)
 
 
 @pytest.mark.parametrize("name", ["run", "doctor"])
-def test_the_program_comes_first_and_last(name, tmp_path):
-    """It sets JAX's variables and devices, as `jax.distributed` needs it, and `atexit`
-    functions and threads still have its `__main__`, for pickles, say.
-    """
+def test_the_program_comes_first(name, tmp_path):
+    """It sets JAX's variables and devices, as `jax.distributed` needs it."""
     path = tmp_path / "program.py"
     path.write_text(
-        "import atexit, os, pickle, sys\n"
+        "import os, sys\n"
         "assert 'jax' not in sys.modules\n"
         "os.environ['JAX_ENABLE_X64'] = '1'\n"
         "import equinox as eqx, jax, numpy as np\n"
         "jax.config.update('jax_num_cpu_devices', 3)\n"
         "print(eqx.filter_jit(lambda x: x)(np.ones(1)).dtype, len(jax.devices()))\n"
-        "class Local: pass\n"
-        "atexit.register(lambda: print(len(pickle.dumps(Local())) > 0))\n"
     )
-    assert command(name, path, XLA_FLAGS="").stdout == "float64 3\nTrue\n"
+    assert command(name, path, XLA_FLAGS="").stdout == "float64 3\n"
 
 
 def test_a_program_that_imports_this_library_first(tmp_path):
@@ -183,14 +178,24 @@ def test_a_program_without_equinox(tmp_path):
     assert "3 compilations of 3 programs took" in text
 
 
-def test_a_program_without_jax(tmp_path):
-    """What the report itself compiles is not the program's."""
+HALF_IMPORTED = """
+import signal, sys, types
+sys.modules["jax"] = types.ModuleType("jax")
+if hasattr(signal, "SIGUSR1"):
+    signal.raise_signal(signal.SIGUSR1)
+"""
+
+
+@pytest.mark.parametrize("begin", ["", HALF_IMPORTED])
+def test_a_program_without_jax(begin, tmp_path):
+    """What the report itself compiles is not the program's. If it is asked for while
+    JAX is half imported, the program goes on.
+    """
     path = tmp_path / "program.py"
-    path.write_text("print('hello')")
+    path.write_text(f"{begin}print('hello')")
     process = command("doctor", path)
     assert process.stdout == "hello\n"
     assert "The program did not import JAX." in process.stderr
-    assert "nothing was compiled" in process.stderr
 
 
 def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):
@@ -220,6 +225,7 @@ def test_fail_on_any(second, code, tmp_path):
 CACHED = """
 import os, sys
 import equinox as eqx, jax, numpy as np
+os.chdir(os.sep)
 read = []
 jax.monitoring.register_event_listener(lambda name, **_: read.append(name))
 eqx.filter_jit(lambda x: x * 3 + 1)(np.ones(2, np.float32))
@@ -269,10 +275,10 @@ def test_a_directory_for_the_cache(cached, tmp_path):
     assert not (tmp_path / "home").exists() and not (tmp_path / "other").exists()
 
 
-def test_interrupts_end_the_program_as_under_python(tmp_path):
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(130)"])
+def test_interrupts_end_the_program_as_under_python(raised, tmp_path):
+    """By the signal, which an exit code is not."""
     path = tmp_path / "program.py"
-    path.write_text("raise KeyboardInterrupt")
-    as_python = command(python=(str(path),), code=None).returncode
+    path.write_text(f"raise {raised}")
+    as_python = command(python=(path,), code=None).returncode
     assert command("run", path, code=None).returncode == as_python
-    if sys.platform != "win32":
-        assert as_python == -2

@@ -119,3 +119,12 @@ def test_errors_say_what_is_wrong(module, tmp_path, capsys, function, args, mess
     assert export(module, function, args) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize(
+    "source", ["raise ValueError('theirs')", "def f(): raise OSError('theirs')"]
+)
+def test_errors_of_the_users_code_have_their_traceback(tmp_path, source):
+    (tmp_path / "failing.py").write_text(source)
+    with pytest.raises(Exception, match="theirs"):
+        export("failing", "f", "f")

@@ -310,10 +310,11 @@ for i in range(10000):
 """
 
 
-def test_what_the_import_saves_is_one_row(tmp_path):
+@pytest.mark.parametrize("option", ["--verbose", "--async"])
+def test_what_the_import_saves_is_one_row(option, tmp_path):
     program, report = tmp_path / "program.py", tmp_path / "report.json"
     program.write_text(USES_EQUINOX)
-    command("doctor", "--json", report, program)
+    command("doctor", option, "--json", report, program)
     rows = json.loads(report.read_text())["rows"]
     (row,) = [x for x in rows if x["parts"][0]["rule"] == "equinox-jit"]
     (part,) = row["parts"]

@@ -31,7 +31,7 @@ from jax.core import Tracer
 from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
 from eqx_fastjit._facts import compilations, FunctionInfo, is_compiling, Place
-from eqx_fastjit._install import is_of_equinox
+from eqx_fastjit._install import of_equinox
 from eqx_fastjit._result import flat_output
 
 from ._events import Event, unwatch, watch
@@ -63,7 +63,7 @@ class Timed:
         function = flat.function()
         self.flat = weakref.ref(flat)
         self.function: FunctionInfo = flat.info
-        self.is_of_equinox = is_of_equinox(function)
+        self.is_of_equinox = function in of_equinox
         self.donates = flat.options.donate != "none"
         self.given = Given(function)
 
