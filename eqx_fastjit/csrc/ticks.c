@@ -33,7 +33,7 @@ static double now(clockid_t clock) {
 static void *send(void *unused) {
     (void)unused;
     while (PyThread_acquire_lock_timed(ticks.stop, ticks.microseconds, 0) == PY_LOCK_FAILURE) {
-        if (ticks.sent == 0.0) {
+        if (!ticks.sent) {
             ticks.used = now(ticks.clock);
             ticks.sent = now(CLOCK_MONOTONIC);
         }
@@ -91,13 +91,12 @@ static PyObject *stop_ticks(PyObject *self, PyObject *unused) {
 }
 
 /* `seconds_since_tick()`: how long Python was in C, and how long it computed there, when the
-handler calls it, once for each signal. */
+handler calls it. */
 static PyObject *seconds_since_tick(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-    double seconds = now(CLOCK_MONOTONIC) - ticks.sent;
-    double computed = now(ticks.clock) - ticks.used;
+    double seconds = ticks.sent ? now(CLOCK_MONOTONIC) - ticks.sent : 0.0;
     ticks.sent = 0.0;
-    return Py_BuildValue("dd", seconds, computed);
+    return Py_BuildValue("dd", seconds, now(ticks.clock) - ticks.used);
 }
 
 PyMethodDef ticks_functions[] = {

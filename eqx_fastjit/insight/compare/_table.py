@@ -204,16 +204,32 @@ class Table:
         One that is not known is told from others by the leaves of its call.
         """
         return partition(
-            row.program.same if row.program else _types(row) for row in self.rows
+            row.program.same if row.program else ("unknown", *self._unlike(i))
+            for i, row in enumerate(self.rows)
         )
+
+    def _unlike(self, i: int) -> list[Any]:
+        """What tells a row whose program is not known from others, by types.
+
+        Shapes and dtypes are other programs, and so are texts and flags. Numbers,
+        functions and objects that are made again are not.
+        """
+        return [
+            self.values[x][i]
+            for x in self.columns
+            if x.aspect in ("kind", "rank", "axis", "dtype")
+            or (x.aspect == "value" and _chooses(self.leaf(x.path)))
+        ]
 
     @functools.cached_property
     def kinds(self) -> Partition:
         """Which rows have the same kinds of operations."""
         return partition(row.program and row.program.kinds for row in self.rows)
 
-    def saved(self, same: Collection[Column], wide: Collection[Column] = ()) -> "Saved":
-        """What is not compiled if these columns are the same in all calls.
+    def left(
+        self, same: Collection[Column], wide: Collection[Column] = ()
+    ) -> list[list[int]]:
+        """The rows in groups, of each of which one program is left by edits.
 
         **Arguments:**
 
@@ -221,24 +237,32 @@ class Table:
         - `wide`: those that they make the same, and so the programs.
         """
         rest = self.alike(x for x in self.columns if x not in (*same, *wide))
-        ways = self.alike(x for x in self.columns if x in wide)
-        # Of rows that become alike, the first of each program in each way that they
-        # have of what is made the same.
-        groups: dict[int, dict[tuple[int, int], int]] = {}
-        for i, key in enumerate(zip(ways, self.programs, strict=True)):
-            groups.setdefault(rest[i], {}).setdefault(key, i)
+        wider = self.alike(x for x in self.columns if x in wide)
+        groups: dict[int, dict[int, dict[int, list[int]]]] = {}
+        for i, key in enumerate(rest):
+            ways = groups.setdefault(key, {})
+            ways.setdefault(wider[i], {}).setdefault(self.programs[i], []).append(i)
 
-        def cost(i: int) -> tuple[bool, float]:
-            return self.rows[i].is_before, self.rows[i].seconds
+        out: list[list[int]] = []
+        for ways in groups.values():
+            # Of rows that are alike in what is made the same, programs stay others.
+            merged = itertools.zip_longest(*(x.values() for x in ways.values()))
+            out += [[*itertools.chain(*filter(None, rows))] for rows in merged]
+        return out
 
-        kept = {i for i, row in enumerate(self.rows) if row.is_before}
-        for first in groups.values():
-            # Programs of one way stay others: those that take longest are compiled,
-            # unless some were before the run.
-            n = max(collections.Counter(way for way, _ in first).values())
-            kept.update(sorted(first.values(), key=cost, reverse=True)[:n])
-        spared = tuple(i for i in range(len(self.rows)) if i not in kept)
-        return Saved(sum(self.rows[i].seconds for i in spared), spared)
+    def saved(self, same: Collection[Column], wide: Collection[Column] = ()) -> "Saved":
+        """What is not compiled if these columns are the same in all calls."""
+        spared: list[int] = []
+        for rows in self.left(same, wide):
+            # Of each program the first counts; of several, that which takes longest.
+            first = {self.programs[i]: i for i in sorted(rows, reverse=True)}
+            kept = max(first.values(), key=lambda i: self.rows[i].seconds)
+            if any(self.rows[i].is_before for i in rows):
+                kept = -1
+            spared += [i for i in rows if i != kept and not self.rows[i].is_before]
+
+        spared.sort()
+        return Saved(sum(self.rows[i].seconds for i in spared), tuple(spared))
 
 
 class Saved(NamedTuple):
@@ -253,17 +277,9 @@ class Saved(NamedTuple):
         return self.seconds, len(self.rows)
 
 
-def _types(row: Compiled) -> tuple[Any, ...]:
-    """What tells a row whose program is not known from others.
-
-    Shapes and dtypes are other programs, and so are texts and flags. Numbers,
-    functions and objects that are made again are not.
-    """
-    return tuple(
-        (x.path, x.kind, x.shape, x.dtype, x.category == "label" and x.text)
-        for x in row.leaves.values()
-        if x.dtype or x.category == "label" or not x.of
-    )
+def _chooses(leaf: Leaf | None) -> bool:
+    """Whether a static is of a type that mostly decides what is traced."""
+    return leaf is None or leaf.category == "label"
 
 
 def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:

@@ -82,8 +82,6 @@ class Timed:
         # function without arrays among its results, those of the handle.
         self.smallest = 0
         self.kind: type = type(None)
-        # Whether calls were given arrays of NumPy, which they copy, or transfer.
-        self.has_numpy = False
 
     @property
     def is_due(self) -> bool:
@@ -138,7 +136,7 @@ class Calls(contextlib.ExitStack):
     def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
-        # Is shown what was called, and its arrays, after calls that are made slowly.
+        # Is shown what is called, and its arrays, before calls that are made slowly.
         self.look = look
         # The smallest result of the latest call: once it is ready, the device is done.
         self.result: Any = None
@@ -210,8 +208,7 @@ class Calls(contextlib.ExitStack):
         flat = specialization.flat
         timed = self._timed.get(id(flat))
         if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
-            told = values, arrays, numpy_bytes
-            return self._call_slowly(jitted, specialization, *told, began)
+            return self._call_slowly(jitted, specialization, values, arrays, began)
 
         timed.given.check()
         out = jitted(*arrays)
@@ -239,7 +236,6 @@ class Calls(contextlib.ExitStack):
         specialization: Any,
         values: tuple[Any, ...],
         arrays: tuple[Any, ...],
-        numpy_bytes: int,
         began: float | None,
     ) -> Any:
         """Make a call, look at what it is given, and maybe wait for the device."""
@@ -257,7 +253,6 @@ class Calls(contextlib.ExitStack):
         self.own_seconds += start - before
         if timed is not None:
             seconds += returned - start
-            timed.has_numpy |= numpy_bytes > 0
             self._after(timed, values, arrays, out, seconds, began)
             self.own_seconds += time.perf_counter() - returned
         return out
@@ -270,7 +265,8 @@ class Calls(contextlib.ExitStack):
             if timed is None or timed.flat() is not flat:
                 timed = self._timed[id(flat)] = Timed(specialization)
                 self.timed.append(timed)
-
+            if self.look is not None:
+                self.look(flat, arrays)
             timed.given.check()
             if timed.is_due and not any(isinstance(x, Tracer) for x in arrays):
                 self._wait_for([self.result, *arrays])
@@ -296,8 +292,6 @@ class Calls(contextlib.ExitStack):
 
             has_compiled = is_compiling()
             is_looked_at = has_compiled or timed.is_due or timed.calls < _FIRST
-            if self.look is not None and not has_compiled:
-                self.look(timed.flat(), arrays)
             self.result = timed.smallest_of(results or [handle])
             if has_compiled:
                 self.ended = None
@@ -331,6 +325,7 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
+        timed.given.look_at_numpy(values)
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)
 
@@ -454,7 +449,8 @@ class Calls(contextlib.ExitStack):
 class CallSeconds(NamedTuple):
     """Seconds of calls that compiled nothing, and of all waits.
 
-    The device has what a call takes beyond dispatch: it is busy, or the CPU itself.
+    The device has what a call takes beyond dispatch: it is busy, or the CPU itself,
+    which also copies small arrays of NumPy. `transfers` are those before calls.
     """
 
     dispatch: float

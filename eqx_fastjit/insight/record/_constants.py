@@ -67,7 +67,7 @@ def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
         text, name = show_array(x.shape, str(x.dtype)), _name(x, variables)
         n = math.prod(x.shape) * x.dtype.itemsize
         constant = Constant(text, n, place, name)
-        by_variable[argument_of(name) or constant].append(constant)
+        by_variable[argument_of(name) or id(x)].append(constant)
     return tuple(sorted(map(_joined, by_variable.values()), key=lambda c: -c.bytes))
 
 

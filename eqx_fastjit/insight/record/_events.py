@@ -157,7 +157,8 @@ def _event_of(fact: Fact, arrays: Sequence[Any] | None = None) -> Event:
         with contextlib.suppress(Exception):  # of a user's class, say
             event.signature = _signature_of(fact, arrays) or event.signature
     if len(_described) > (_facts.history.maxlen or 0):
-        _described.pop(next(iter(_described)))
+        with contextlib.suppress(KeyError, RuntimeError):  # another thread does
+            _described.pop(next(iter(_described)))
     return event
 
 
@@ -216,11 +217,11 @@ class _Tools:
 
     def starting(self, compilation: Compilation, arrays: Sequence[Any]) -> None:
         """Describe it, by its tracers, if anybody asks before it is complete."""
+        fact = compilation.fact
+        if not fact.ahead:  # of a call that fails there are none later
+            compilation.set_arrays(arrays)
         if not (_starting or _compiling):
             return
-        fact = compilation.fact
-        if not fact.ahead:
-            compilation.set_arrays(arrays)
         event = _event_of(fact, arrays)
         for observer in tuple(_starting):
             observer(event)
@@ -233,7 +234,8 @@ class _Tools:
         if not _compiling:
             return
 
-        if not fact.traced and not fact.ahead:  # as of a call that was refused
+        is_known = fact.traced or fact.ahead
+        if not is_known and jaxpr is not None:  # as of a call that was refused
             fact.kinds = tuple((v.aval, "traced") for v in opened(jaxpr).invars)
             fact.kind_numbers = range(len(fact.kinds))
         event = _event_of(fact)

@@ -26,6 +26,8 @@ from ._samples import Position, position_of
 from ._statements import statement_of, users_frames
 
 
+# Elements of an array of NumPy that are compared, at most.
+_SAMPLED = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
 # Calls of which all arrays are noted. Of later ones that takes too long.
@@ -84,6 +86,10 @@ class Given:
         # Those that were not gone when they should have been; calls that tell of it.
         self.kept: set[int] = set()
         self.looks = 0
+        # What tells the arrays of NumPy that the latest call which was looked at was
+        # given from others; and whether any call had others.
+        self._numpy: list[Any] | None = None
+        self.numpy_changes = False
 
         # What is noted of the latest call: all that may be gone, of later calls one
         # array of each argument in turn.
@@ -198,6 +204,21 @@ class Given:
             self.avals[i] for x in self.donatable for i in x.indices
         )
         return sum(aval.n_bytes * n for aval, n in (given & results).items())
+
+    # --- NumPy ---
+
+    def look_at_numpy(self, values: tuple[Any, ...]) -> None:
+        """Whether the arrays of NumPy among these are those of the call before."""
+        leaves = jax.tree_util.tree_leaves(values)
+        arrays = [x for x in leaves if isinstance(x, np.ndarray | np.generic)]
+        given = [(id(x), _sample(x)) for x in arrays]
+        self.numpy_changes |= self._numpy not in (None, given)
+        self._numpy = given
+
+
+def _sample(x: Any) -> bytes:
+    """Some elements of an array of NumPy, which may be written to."""
+    return x.flat[:: x.size // _SAMPLED + 1].tobytes()
 
 
 def _is_array(x: Any) -> bool:

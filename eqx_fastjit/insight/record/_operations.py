@@ -21,8 +21,9 @@ _MAX_EQUATIONS, _SHOWN = 50, 3
 class Operation(NamedTuple):
     """An operation outside of jit, as it is compiled."""
 
-    # The shapes of its operands and of its results: `(float32[3]) -> (float32[])`.
-    shapes: str = ""
+    # The shapes of its operands and of its results.
+    operands: str = ""
+    results: str = ""
     # How many operands it has.
     n_operands: int = 0
     # Whether it is `scan`, `cond` or the like, which runs a function of the user's.
@@ -51,7 +52,8 @@ def operation(jaxpr: Any) -> Operation:
     operands, results = ([*map(show_aval, x)] for x in (inner.invars, inner.outvars))
     names = (e.primitive.name for e in inner.eqns[:_MAX_EQUATIONS])
     return found._replace(
-        shapes=f"{_listed(operands)} -> {_listed(results)}",
+        operands=_listed(operands),
+        results=_listed(results),
         n_operands=len(operands),
         is_loop=any(x in CONTROL_FLOW for x in names),
     )

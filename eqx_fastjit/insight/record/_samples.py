@@ -27,8 +27,10 @@ _MAX_FRAMES = 300
 _MAX_RECENT = 1 << 13
 # From a signal to its handler: seconds on the CPU from which on Python was in C to
 # compute, as it takes less to call an operation of JAX; and other seconds, from which
-# on it waited there for another thread that computes.
+# on it waited there for another thread that computes. Other programs, and threads of
+# Python's, keep it waiting for a few milliseconds.
 _COMPUTED, _WAITED = 150e-6, 30e-6
+_OTHERS = 2.5e-3, 10e-3
 
 # Of frames in these, only the function is noted: stacks are then few.
 _LIBRARIES = (
@@ -51,16 +53,16 @@ class Position:
         self.instruction = instruction
 
 
-# By the `id` of the code, which they keep, and the instruction.
+# By the `id` of the code, which they keep, and the instruction; and the most of them.
 _positions: dict[tuple[int, int], Position] = {}
+_MAX_POSITIONS = 1 << 16
 
 
 def position_of(code: CodeType, instruction: int) -> Position:
     """The position of an instruction."""
-    key = id(code), instruction
-    if key not in _positions:
-        _positions[key] = Position(code, instruction)
-    return _positions[key]
+    if len(_positions) > _MAX_POSITIONS:
+        _positions.clear()
+    return _positions.setdefault((id(code), instruction), Position(code, instruction))
 
 
 def _position_in(frame: FrameType) -> Position:
@@ -138,7 +140,9 @@ class Sampler:
             now = time.perf_counter()
             assert self._native is not None
             seconds, computed = self._native.seconds_since_tick()
-            is_in_c = computed > _COMPUTED or seconds - computed > _WAITED
+            waited = seconds - computed
+            is_of_others = _OTHERS[0] < waited < _OTHERS[1]
+            is_in_c = computed > _COMPUTED or (waited > _WAITED and not is_of_others)
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:
                 positions.append(_position_in(frame))

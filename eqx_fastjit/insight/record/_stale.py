@@ -66,8 +66,11 @@ class StaleValues:
     def __init__(self) -> None:
         # By what JAX traces, which is kept as long as its specialization.
         self._read = weakref.WeakKeyDictionary[Any, list[_Value]]()
-        # The values that changed before a call that did not see that.
+        # The values that changed before a call that did not see it.
         self.found: dict[Any, Stale] = {}
+        # What is being called, and those that were found for this call.
+        self._called: Any = None
+        self._latest: list[Any] = []
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -76,6 +79,10 @@ class StaleValues:
         if specialization is None or not is_call:
             return
         flat = specialization.flat
+        if flat is self._called:  # the call has traced it again, and so sees them
+            for key in self._latest:
+                self.found.pop(key, None)
+
         avals, before = _avals(event), self._read.get(flat, ())
         values = self._read[flat] = [x for x in before if _avals(x.event) != avals]
         with contextlib.suppress(Exception):  # of what a class of the program's does
@@ -85,7 +92,8 @@ class StaleValues:
                     values.append(_Value(event, read, describe_static(value), state))
 
     def on_call(self, flat: Any, arrays: Sequence[Any]) -> None:
-        """What is traced as `flat` was called, and was not traced again."""
+        """What is traced as `flat` is about to be called."""
+        self._called, self._latest = flat, []
         if getattr(jax.config, "jax_disable_jit", False):
             return
         for event, read, text, state in self._read.get(flat, ()):
@@ -97,6 +105,7 @@ class StaleValues:
             if [*map(aval_of, arrays)] != _avals(event):
                 continue  # for others it is traced again
             self.found[key] = Stale(event, read, text, describe_static(value))
+            self._latest.append(key)
 
 
 def _avals(event: Event) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import re
 from typing import Any
 
@@ -210,17 +211,23 @@ class Wording:
             name = f"jnp.asarray({name})" if role == "number" else name
             advice.setdefault(text, []).append(name)
 
-        if self._found.selects and _PASS not in advice:
-            advice.setdefault(_SELECTS, ["it"])
+        if self._found.selects and advice.keys().isdisjoint((_PASS, _SELECTS)):
+            # Made once, it would select the same in all calls.
+            advice = {_SELECTS: [*itertools.chain(*advice.values())] or ["it"]}
         return "".join(text.format(listed(names)) for text, names in advice.items())
 
     def _role(self, path: str) -> str:
-        """The category of something captured; that of arrays if it has any."""
+        """The category of something captured; that of arrays if it has any.
+
+        And if it is an object with another text each time, such as a date.
+        """
         leaf = self._table.leaf(path)
         category = leaf.category if leaf else ""
         inside = (self._table.leaf(x) for x in self._table.varying if is_below(x, path))
-        has_arrays = any(x.dtype for x in inside if x) and category != "optimiser"
-        return "array" if has_arrays else category
+        is_passed = any(x.dtype for x in inside if x)
+        if category == "object":
+            is_passed |= len({*map(str, self._table.leaves(path))}) > 1
+        return "array" if is_passed and category != "optimiser" else category
 
 
 # What to do with something captured.

@@ -224,7 +224,7 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     seconds = count * timed.ready
     reads = sum(x.reads for x in case.run.waits if x.decides)
     decides = call.statement.branch > 0 or 2 * reads > count
-    is_given = timed.has_numpy or loop.seconds(TRANSFERS) > 0
+    is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
     if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
         return

@@ -108,14 +108,15 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
     left = [i for i in own if i not in total.rows]
     seconds = [table.rows[i].seconds for i in left]
 
-    parts = (*_parts(table, found), *_needed_parts(table, found, left))
+    keeping = [x for x, rule in found.edits.items() if not rule.other_data]
+    other_data = total.seconds - found.savings.of(*keeping).seconds
     row = Row(
         name_of(table.rows[0].event.function),
-        parts,
+        (*_parts(table, found), *_needed_parts(table, found, left)),
         costliest((line_of(x.event), x.seconds) for x in table.rows),
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
-        other_data=sum(x.gain or 0.0 for x in parts if x.other_data),
+        other_data=max(0.0, other_data),
         # The costliest has to be compiled in any case.
         wanted=sum(seconds) - max(seconds, default=0.0),
         compilations=len(own),

@@ -201,7 +201,9 @@ def _eager_row(
     is_same = len(different) <= len(main) // 2 and any(
         run.look(e).operation.is_loop for e in main
     )
-    values = tuple(dict.fromkeys(run.look(e).operation.shapes for e in main))
+    values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
+    if len(values) <= len(main) // 2:  # of `jnp.arange`, say
+        values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
 
     every = [e for x in found for e in x.events]
     saves = saves_again = sum(e.seconds for e in again)
