@@ -3,14 +3,13 @@
 import gc
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import timing, whole
 from benchmarks.case import Case
-from benchmarks.timing import interval, measure, ratios, Sampler, waiter
+from benchmarks.timing import interval, measure, Sampler
 
 
 pytestmark = pytest.mark.one_engine
@@ -34,21 +33,6 @@ def test_a_program_has_the_pairs_that_were_asked_for(monkeypatch):
     monkeypatch.setattr(whole, "_process", lambda name, what: order.append(what) or 1.0)
     assert len(whole.compare("x", 12)["seconds"]["ours"]) == 12
     assert order[:4] == ["eqx", "ours", "ours", "eqx"]  # neither is always first
-
-
-def test_ratios_are_taken_within_rounds():
-    assert ratios({"ours": [1.0, 2.0], "jit": [2.0, 2.0]}, "jit") == [0.5, 1.0]
-    assert ratios({"ours": [1.0]}, "jit") == ratios({"jit": [1.0]}, "jit") == []
-
-
-def test_one_array_is_waited_for(monkeypatch):
-    """`jax.block_until_ready` would flatten a Module in Python, which takes time."""
-    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    wait_for_model = waiter(model)
-    wait_for_list = waiter([model, jnp.ones(())])
-    monkeypatch.setattr(jax, "block_until_ready", None)
-    wait_for_model(model)
-    wait_for_list([None, jnp.ones(())])
 
 
 def _case(call, **options):
