@@ -226,7 +226,7 @@ class Wording:
         inside = (self._table.leaf(x) for x in self._table.varying if is_below(x, path))
         is_passed = any(x.dtype for x in inside if x)
         if category == "object":
-            is_passed |= len({*map(str, self._table.leaves(path))}) > 1
+            is_passed |= len({str(x) for x in self._table.leaves(path) if x}) > 1
         return "array" if is_passed and category != "optimiser" else category
 
 
