@@ -218,8 +218,9 @@ def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
     if uses_jax or options.json or options.html:
         with _printing_errors():
             return watch.report(name, code), code
-    else:
-        print("eqx-fastjit doctor:", *watch.notes, file=sys.stderr)
+        return None, code or (2 if options.fail_on == "any" else 0)
+
+    print("eqx-fastjit doctor:", *watch.notes, file=sys.stderr)
     return None, code
 
 
@@ -305,7 +306,10 @@ def export(options: argparse.Namespace) -> int:
         kind = type(arguments).__name__
         raise CommandError(f"{options.args} returned `{kind}`; expected a tuple")
 
-    exported.save(options.output, compiled=options.compiled)
+    try:
+        exported.save(options.output, compiled=options.compiled)
+    except OSError as e:
+        raise CommandError(str(e)) from e
     print(f"wrote {options.output} ({options.output.stat().st_size / 1024:.1f} KiB)")
     return 0
 
@@ -315,9 +319,9 @@ def _resolve(name: str) -> Any:
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as e:
-        # What the user's module raises when it is imported comes out of its frames.
-        *_, (frame, _) = traceback.walk_tb(e.__traceback__)
-        if not frame.f_globals["__name__"].startswith(("pkgutil", "importlib")):
+        # What a module raises while it is imported is the user's.
+        frames = (frame for frame, _ in traceback.walk_tb(e.__traceback__))
+        if any(frame.f_code.co_name == "<module>" for frame in frames):
             raise
         raise CommandError(str(e)) from e
 

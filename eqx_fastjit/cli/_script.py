@@ -11,9 +11,9 @@ import builtins
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import os
 import platform
+import runpy
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -44,34 +44,34 @@ def run(
     if options.cache is not None:
         _use_cache(options.cache)
     name = options.program[0]
-    source, folder = b"", os.getcwd()
-    if not options.is_module:
-        source = Path(name).read_bytes()
-        folder = os.path.dirname(os.path.realpath(name))
+    if options.is_module:
+        source, folder = b"", os.getcwd()
+    else:
+        source, folder = (
+            Path(name).read_bytes(),
+            os.path.dirname(os.path.realpath(name)),
+        )
 
     def begin() -> None:
         eqx_fastjit.install(asynchronous=options.is_async)
         then()
 
     # `sys` and `__main__` stay as the program leaves them, because its threads and its
-    # `atexit` functions still run afterwards. (`runpy` would restore what was there.)
+    # `atexit` functions still run afterwards.
     sys.argv[:] = options.program
     if not sys.flags.safe_path:
         sys.path[0] = folder
     try:
         with _before_importing(awaited, begin):
             if options.is_module:
-                spec = _find_module(name)
-                main = importlib.util.module_from_spec(spec)
-                main.__name__ = "__main__"
-                sys.argv[0] = spec.origin
-                code = spec.loader.get_code(spec.name)
+                # It says what is wrong with a name, and restores `__main__` afterwards.
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
             else:
                 main = types.ModuleType("__main__")
                 main.__file__ = os.path.abspath(name)
                 code = compile(source, main.__file__, "exec", dont_inherit=True)
-            sys.modules["__main__"] = main
-            exec(code, vars(main))
+                sys.modules["__main__"] = main
+                exec(code, vars(main))
     except SystemExit as e:
         if isinstance(e.code, int | None):
             return e.code or 0
@@ -84,20 +84,10 @@ def run(
     return 0
 
 
-def _find_module(name: str) -> Any:
-    """The spec of the module that `python -m` runs: of a package, its `__main__`."""
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {name}")
-    if spec.submodule_search_locations is None:
-        return spec
-    return _find_module(f"{name}.__main__")
-
-
 def _print_exception(error: BaseException) -> None:
     """Print an exception as Python does, without frames of this library."""
     package = os.path.dirname(eqx_fastjit.__file__) + os.sep
-    left_out = (package, importlib.util.__file__, "<frozen importlib.util>")
+    left_out = (package, runpy.__file__, "<frozen runpy>")
 
     # The first frame is that of `run`. After it, only those of the program stay linked.
     first: Any = error.__traceback__
