@@ -186,6 +186,10 @@ class Function:
                     self.options.asynchronous,
                     [*arrays, *results],
                 )
+            # Another thread may have written to a static since it was read, so that this
+            # was traced for another value.
+            if specialization.is_stale():
+                self.forget(specialization)
             # At last: an interrupt before was one of the compilation (`error_of_call`).
             _facts.close(arrays)
 
