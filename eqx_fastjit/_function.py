@@ -186,8 +186,8 @@ class Function:
                     self.options.asynchronous,
                     [*arrays, *results],
                 )
-            # Another thread may have written to a static since it was read: then this was
-            # traced for another value.
+            # Another thread may have written to a static after it was read: then this
+            # was traced for another value.
             if specialization.is_stale():
                 self.forget(specialization)
             # At last: an interrupt before was one of the compilation (`error_of_call`).
