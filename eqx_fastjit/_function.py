@@ -163,7 +163,6 @@ class Function:
         self,
         specialization: Any,
         plan: Any,
-        values: tuple[Any, ...],
         arrays: Sequence[Any],
         results: Sequence[Any],
         is_new: bool,

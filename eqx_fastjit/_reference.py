@@ -200,7 +200,7 @@ class Callable:
             *results, handle = flat_output(returned)
             plan, is_new = handle(), _here.is_new
             callee.complete_call(
-                specialization, plan, values, arrays, results, is_new, reads_numpy
+                specialization, plan, arrays, results, is_new, reads_numpy
             )
             return plan.build(results)
         except BaseException as e:

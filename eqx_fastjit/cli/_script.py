@@ -47,10 +47,8 @@ def run(
     if options.is_module:
         source, folder = b"", os.getcwd()
     else:
-        source, folder = (
-            Path(name).read_bytes(),
-            os.path.dirname(os.path.realpath(name)),
-        )
+        source = Path(name).read_bytes()
+        folder = os.path.dirname(os.path.realpath(name))
 
     def begin() -> None:
         eqx_fastjit.install(asynchronous=options.is_async)

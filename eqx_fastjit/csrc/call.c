@@ -204,9 +204,8 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(
-            self->callee, shared.names[COMPLETE_CALL], specialization, out->plan, w->values,
-            arrays, results, active.is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False,
-            NULL);
+            self->callee, shared.names[COMPLETE_CALL], specialization, out->plan, arrays, results,
+            active.is_new ? Py_True : Py_False, w->reads_numpy ? Py_True : Py_False, NULL);
 
     Py_XDECREF(results);
     Py_XDECREF(arrays);

@@ -30,7 +30,7 @@ from jax.core import Tracer
 
 from eqx_fastjit._blocking import Why
 from eqx_fastjit._engine import observe
-from eqx_fastjit._facts import compilations, FunctionInfo, is_compiling, Place
+from eqx_fastjit._facts import FunctionInfo, is_compiling, Place
 from eqx_fastjit._install import of_equinox
 from eqx_fastjit._result import flat_output
 
@@ -215,7 +215,7 @@ class Calls(contextlib.ExitStack):
         returned = time.perf_counter()
         try:
             smallest = out[timed.smallest] if timed.smallest < len(out) else None
-            if compilations and is_compiling():  # something, for this call
+            if is_compiling():  # something was compiled for this call
                 self.ended = None
             elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
                 self.result = smallest

@@ -27,10 +27,11 @@ _MAX_FRAMES = 300
 _MAX_RECENT = 1 << 13
 # From a signal to its handler: seconds on the CPU from which on Python was in C to
 # compute, as it takes less to call an operation of JAX; and other seconds, from which
-# on it waited there for another thread that computes. Other programs, and threads of
-# Python's, keep it waiting for a few milliseconds.
+# on it waited there for another thread that computes.
 _COMPUTED, _WAITED = 150e-6, 30e-6
-_OTHERS = 2.5e-3, 10e-3
+# Between these it cannot be told: other programs, and threads of Python's, keep it
+# waiting for as long.
+_OTHERS_LEAST, _OTHERS_MOST = 2.5e-3, 10e-3
 
 # Of frames in these, only the function is noted: stacks are then few.
 _LIBRARIES = (
@@ -141,7 +142,7 @@ class Sampler:
             assert self._native is not None
             seconds, computed = self._native.seconds_since_tick()
             waited = seconds - computed
-            is_of_others = _OTHERS[0] < waited < _OTHERS[1]
+            is_of_others = _OTHERS_LEAST < waited < _OTHERS_MOST
             is_in_c = computed > _COMPUTED or (waited > _WAITED and not is_of_others)
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:

@@ -30,11 +30,11 @@ def time_calls(
     calls: dict[str, Callable[[], Any]], seconds: float
 ) -> dict[str, Timing]:
     """Time calls that have been compiled, for so many seconds in all."""
-    n = 1 + int(_ROUND_SECONDS / min(time_call(call)[1] for call in calls.values()))
+    n = 1 + int(_ROUND_SECONDS / min(_time_call(call)[1] for call in calls.values()))
     rounds: list[list[tuple[float, float]]] = []
     end = time.perf_counter() + seconds
     while len(rounds) < _LEAST_ROUNDS or time.perf_counter() < end:
-        rounds.append([time_call(call, n) for call in calls.values()])
+        rounds.append([_time_call(call, n) for call in calls.values()])
 
     out: dict[str, Timing] = {}
     for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
@@ -43,7 +43,7 @@ def time_calls(
     return out
 
 
-def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
+def _time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
     """Seconds until a call returns, and until its result is ready."""
     clock, block = time.perf_counter, jax.block_until_ready
     returns = ready = 0.0
