@@ -120,7 +120,7 @@ class Compiled(_Stage, Generic[_P, _T], Base):
         return self  # it is never changed
 
     @property
-    def compiled(self) -> jax.stages.Compiled:
+    def compiled(self) -> "jax.stages.Compiled":
         """JAX's own, of a function of the arrays alone."""
         return self._stage
 
@@ -142,7 +142,7 @@ class Lowered(_Stage, Generic[_P, _T]):
     """A function lowered for certain arguments."""
 
     @property
-    def lowered(self) -> jax.stages.Lowered:
+    def lowered(self) -> "jax.stages.Lowered":
         """JAX's own, of a function of the arrays alone."""
         return self._stage
 

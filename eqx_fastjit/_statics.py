@@ -423,7 +423,7 @@ class Structure(NamedTuple):
     # The static leaves, and `DYNAMIC` for each array.
     leaves: tuple[Any, ...]
 
-    def rebuild(self, arrays: Sequence[Any]) -> Any:
+    def rebuild(self, arrays: Iterable[Any]) -> Any:
         """The pytree again, with these arrays in it."""
         left = iter(arrays)
         leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]

@@ -36,8 +36,10 @@ class Explanation(Shown):
     - `traces`, `compiles`: how often it was traced and compiled.
     - `seconds`: of tracing, lowering and compiling.
     - `rows`: what was compiled again, by what can be saved of it, as the doctor has it.
-    - `gone`: how many could not be explained, as the arguments are gone.
+    - `gone`: how many, of functions without a row, could not be explained, as the
+        arguments are gone.
     - `verbose`: whether the text has every edit, and every leaf of each compilation.
+    - `events`: what was traced and compiled, in order.
     """
 
     function: str
@@ -104,8 +106,9 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     compilations of the process.
 
     Static arguments are not kept alive for this. If one was changed in place, or its
-    trace is dropped, the text says how many compilations it cannot explain. From then
-    on they are described as they happen: repeat the calls, and explain again.
+    trace is dropped, and no row is left of the function, the text says how many
+    compilations it cannot explain. From then on they are described as they happen:
+    repeat the calls, and explain again.
 
     Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """

@@ -150,7 +150,8 @@ def _static_key(table: Table, path: str, ids: Partition) -> tuple[Any, ...]:
     leaves = [x for x in table.leaves(path) if x is not None]
     categories = {x.category for x in leaves}
     if categories == {"function"}:
-        if argument_of(path) == table.name:  # which is passed along with the arguments
+        # It, or what it captures: the paths of both begin with its name.
+        if argument_of(path) == table.name:
             return "function", table.name
         return ("callable", path) if owner == path else ("object", owner)
     if any(x.dtype for x in leaves) or _has_arrays(table, path):

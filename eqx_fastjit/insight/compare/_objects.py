@@ -156,7 +156,7 @@ class Object:
         own = [x for x in self.own if modules[x.path]]
         if self.kind == "structure":
             leaves = filter(None, self.leaves)
-            return bool(own) or any(map(_is_model, leaves))
+            return bool(own) or any(map(_is_module_node, leaves))
         if self.kind != "size" or not own:
             return False
         top, same = modules[own[0].path], {x.path for x in own}
@@ -186,11 +186,11 @@ def is_literal(table: Table, path: str) -> bool:
     return sum(is_there) > len(is_there) / 2
 
 
-def _is_model(leaf: Leaf) -> bool:
+def _is_module_node(leaf: Leaf) -> bool:
     return leaf.kind == "structure" and leaf.category == "module"
 
 
 def module_of(table: Table, path: str) -> str:
     """The path of the outermost Module that it is a part of, or nothing."""
-    nodes = [x for x in ancestors(path) if (y := table.leaf(x)) and _is_model(y)]
+    nodes = [x for x in ancestors(path) if (y := table.leaf(x)) and _is_module_node(y)]
     return nodes[-1] if nodes else ""

@@ -12,7 +12,8 @@ from ._objects import Object
 from ._table import differs_within, partition, Table
 
 
-# What an edit of these keeps, or has nothing that could be selected by.
+# Kinds whose edit keeps the value (a number becomes an array), or by which no code can
+# select.
 _OTHERS = ("number", "placement", "weak", "setting", "size", "dtype")
 
 
@@ -22,7 +23,8 @@ def selecting(table: Table, objects: Sequence[Object]) -> list[Object]:
     A number that is a literal itself, and an array that is captured, are passed as
     arguments in any case.
     """
-    unexplained = [x for x in _unlike(table) if x not in _explained(table)]
+    explained = _explained(table)
+    unexplained = [x for x in _unlike(table) if x not in explained]
     chosen = partition(zip(*unexplained, strict=True)) if unexplained else ()
     if not any(chosen):
         return []
@@ -30,6 +32,7 @@ def selecting(table: Table, objects: Sequence[Object]) -> list[Object]:
     others = [x for x in objects if x.kind not in _OTHERS]
     alone = [x for x in others if not differs_within(x.ids, chosen)]
     numbers = [c for x in objects if x.kind == "number" for c in x.own]
+    # Several select only together, unless numbers tell what was chosen.
     if alone or not differs_within(table.alike(numbers), chosen):
         return alone
     return others
@@ -46,7 +49,10 @@ def _unlike(table: Table) -> Iterator[tuple[str, ...]]:
 
 
 def _explained(table: Table) -> set[tuple[str, ...]]:
-    """What numbers, and arrays in statics, would be as literals and constants."""
+    """What numbers, and arrays of JAX in statics, would be as literals and constants.
+
+    (Of NumPy's it is not known: these are told by what is in them.)
+    """
     explained: set[tuple[str, ...]] = set()
     for path in table.varying:
         leaves = [x for x in table.leaves(path) if x is not None]

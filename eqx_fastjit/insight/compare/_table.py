@@ -133,7 +133,8 @@ class Table:
     def _rest(self, path: str) -> list[Any]:
         """What tells an object from others of its class with the same fields, by row.
 
-        Also which of these it has. `None` if it has no fields that differ.
+        That is which fields it has, and which object it is of those that are alike in
+        class and fields. `None` if it has no fields that differ.
         """
         if not self._fields.get(path):
             return [None] * len(self.rows)
@@ -217,9 +218,13 @@ class Table:
         return [
             self.values[x][i]
             for x in self.columns
-            if x.aspect in ("kind", "rank", "axis", "dtype")
-            or (x.aspect == "value" and _chooses(self.leaf(x.path)))
+            if x.aspect in ("kind", "rank", "axis", "dtype") or self._chooses(x)
         ]
+
+    def _chooses(self, column: Column) -> bool:
+        """Whether a static is of a type that mostly decides what is traced."""
+        leaf = self.leaf(column.path) if column.aspect == "value" else None
+        return leaf is not None and leaf.category == "label"
 
     @functools.cached_property
     def kinds(self) -> Partition:
@@ -236,7 +241,8 @@ class Table:
         - `same`: the columns that edits remove, where programs are the same.
         - `wide`: those that they make the same, and so the programs.
         """
-        rest = self.alike(x for x in self.columns if x not in (*same, *wide))
+        edited = {*same, *wide}
+        rest = self.alike(x for x in self.columns if x not in edited)
         wider = self.alike(x for x in self.columns if x in wide)
         groups: dict[int, dict[int, dict[int, list[int]]]] = {}
         for i, key in enumerate(rest):
@@ -245,7 +251,8 @@ class Table:
 
         out: list[list[int]] = []
         for ways in groups.values():
-            # Of rows that are alike in what is made the same, programs stay others.
+            # Rows that are alike in `wide` columns stay of several programs: the first
+            # of each way become one, the second another, and so on.
             merged = itertools.zip_longest(*(x.values() for x in ways.values()))
             out += [[*itertools.chain(*filter(None, rows))] for rows in merged]
         return out
@@ -275,11 +282,6 @@ class Saved(NamedTuple):
     def amount(self) -> tuple[float, int]:
         """By which it is compared. What is only traced so far has no seconds."""
         return self.seconds, len(self.rows)
-
-
-def _chooses(leaf: Leaf | None) -> bool:
-    """Whether a static is of a type that mostly decides what is traced."""
-    return leaf is None or leaf.category == "label"
 
 
 def _filled(column: Column, values: list[Any]) -> tuple[Any, ...]:

@@ -43,11 +43,12 @@ def tables_of(events: Iterable[Event], before: Iterable[Event] = ()) -> list[Tab
     for compilations in functions.values():
         rows: list[Compiled] = []
         for inside in _with_stages(compilations.values()):
-            event = next((e for e in inside if not e.is_part), inside[0])
-            if not event.is_part:
+            event = next((e for e in inside if not e.is_part), None)
+            if event is not None:
                 rows.append(compilation_of(event, inside, event.number in earlier))
 
-        # Of others the arguments are gone; but each function that is made again is new.
+        # Of a call whose arguments are gone nothing can be said; but if each row is of
+        # another function, that alone says why.
         numbers = {x.event.function.number for x in rows}
         known = [x for x in rows if x.event.signature]
         if known or len(numbers) < len(rows):
@@ -81,7 +82,7 @@ def _with_stages(compilations: Iterable[list[Event]]) -> Iterator[list[Event]]:
     """With stages ahead of time as parts of the one that compiles."""
     waiting: list[list[Event]] = []
     for events in compilations:
-        first = min(events, key=lambda e: e.number)
+        first = events[0]
         if first.ahead and first.is_part:
             waiting.append(events)
             continue

@@ -109,7 +109,7 @@ def activities(
         if kind:
             statement, loop = in_loop(users) if users else (_NOWHERE, None)
             seconds[kind, statement, loop] += took
-            copies = bool(users) and ".at[" in statement_of(users[0]).text
+            copies = bool(users) and statement_of(users[0]).sets_part
             computing[kind, statement, loop] += took * (is_in_c and not copies)
             copying[kind, statement, loop] += took * copies
             if users:
@@ -150,6 +150,9 @@ def kind_of(
         return JIT
     if files and files[0].startswith(_JAX) and inside[0].co_name in _READING:
         return PYTHON
+    # In some cases JAX calls what is jitted by Python code of its own.
+    if user and _JITTING[0] in files[1:2] and _kind_of_call(user, ours, others) == JIT:
+        return JIT
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in MOVING
         return TRANSFERS if is_moved else OPERATIONS

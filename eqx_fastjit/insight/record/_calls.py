@@ -160,11 +160,12 @@ class Calls(contextlib.ExitStack):
 
         # Whether what waits is not the program, or is known.
         self.is_unseen = False
-        # Seconds of waits of the program.
-        self._waited = 0.0
+        # Seconds of waits of the program; and of calls that block, but hardly.
+        self._waited = self._short_waits = 0.0
         # Had Python not waited, the device had had its next work so much earlier: by
-        # the wait, but by no more than Python did since the wait before it had ended.
-        self._ahead = self._free = 0.0
+        # the wait, but by no more than Python did since the wait before it had ended,
+        # which was then.
+        self._ahead = self._wait_ended = 0.0
 
     def __enter__(self) -> Self:
         # What this version of JAX does not have: waits in it are not seen.
@@ -199,12 +200,16 @@ class Calls(contextlib.ExitStack):
     ) -> Any:
         """Make a call for the engine, and time it. Most calls are only timed.
 
-        `began`: when the call began; `None` if nobody observed calls by then.
+        `began`: when the call began; `None` if the clock failed.
         """
         __tracebackhide__ = True
         if threading.get_ident() != self.thread:
             return jitted(*arrays)
 
+        # Arrays of NumPy are transferred before anything else.
+        if began is not None:
+            began += self._transferred
+        self._transferred = 0.0
         flat = specialization.flat
         timed = self._timed.get(id(flat))
         if timed is None or timed.flat() is not flat or timed.is_slow or began is None:
@@ -214,18 +219,19 @@ class Calls(contextlib.ExitStack):
         out = jitted(*arrays)
         returned = time.perf_counter()
         try:
-            smallest = out[timed.smallest] if timed.smallest < len(out) else None
+            results = flat_output(out)
+            i = timed.smallest
+            smallest = results[i] if i < len(results) else None
             if is_compiling():  # something was compiled for this call
                 self.ended = None
             elif type(smallest) is timed.kind:  # no tracer's: it is no part of a trace
                 self.result = smallest
                 timed.calls += 1
-                timed.seconds += returned - began - self._transferred
+                timed.seconds += returned - began
                 self.seconds += returned - (self.ended or began)
                 self.ended = returned
                 if not timed.donates:
                     timed.given.note(arrays)
-            self._transferred = 0.0
         except Exception as e:
             self._give_up(e)
         return out
@@ -242,8 +248,7 @@ class Calls(contextlib.ExitStack):
         __tracebackhide__ = True
         before = time.perf_counter()
         began = before if began is None else began
-        seconds = before - began - self._transferred
-        self._transferred = 0.0
+        seconds = before - began
         timed = self._before(specialization, arrays)
 
         start = time.perf_counter()
@@ -393,11 +398,13 @@ class Calls(contextlib.ExitStack):
         self, start: float, kind: str, args: Sequence[Any], why: str
     ) -> None:
         ended = time.perf_counter()
+        seconds = ended - start
         if why == "transfer":
-            self.transfers += ended - start
-            self._transferred += ended - start
+            self.transfers += seconds
+            self._transferred += seconds
             return
-        if kind == "blocks" and ended - start < _SHORTEST:
+        if kind == "blocks" and seconds < _SHORTEST:
+            self._short_waits += seconds
             return
         wait = None
         with contextlib.suppress(Exception):
@@ -405,7 +412,6 @@ class Calls(contextlib.ExitStack):
         if wait is None:
             return
 
-        seconds = ended - start
         wait.reads += 1
         wait.all_seconds += seconds
         if seconds < _SHORTEST:
@@ -414,8 +420,8 @@ class Calls(contextlib.ExitStack):
         wait.seconds += seconds
         if self.ended is not None and not wait.decides:
             self._waited += seconds
-            self._ahead += min(seconds, ended - seconds - self._free)
-        self._free = ended
+            self._ahead += min(seconds, start - self._wait_ended)
+        self._wait_ended = ended
 
     # --- what is known by now ---
 
@@ -428,7 +434,8 @@ class Calls(contextlib.ExitStack):
         """Where the seconds of calls and of waits went."""
         dispatch = sum(x.calls * x.dispatch for x in self.timed)
         rest = max(0.0, sum(x.seconds for x in self.timed) - dispatch)
-        waits = sum(x.all_seconds for x in self.waits.found.values()) + self.own_waits
+        waits = sum(x.all_seconds for x in self.waits.found.values())
+        waits += self.own_waits + self._short_waits
         return CallSeconds(
             dispatch=dispatch,
             device=rest + waits,

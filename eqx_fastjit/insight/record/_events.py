@@ -115,7 +115,8 @@ def watch(
         known. An exception ends the call.
     """
     for told, of in zip(_observers, (observer, starting, compiling), strict=True):
-        told.extend([] if of is None or of in told else [of])
+        if of is not None and of not in told:
+            told.append(of)
     if _tools not in _facts.watchers:
         _facts.watchers.append(_tools)
 
@@ -243,7 +244,7 @@ class _Tools:
         try:
             for observer in tuple(_compiling):
                 observer(event)
-        except BaseException:  # it refuses the call, which then never completes
+        except BaseException:  # it refuses the call, which then may never complete
             _here.jaxprs.pop(fact.number, None)
             raise
 

@@ -2,8 +2,9 @@
 
 An array that nobody has any more once a call has returned could have been donated. To
 be sure, it has to be gone in the statement of the call itself, which replaces it
-(`model, loss = step(model, x)`), in each call that is looked at closely, and by the
-next call of all others. What was read in between, or is kept by anybody, was not.
+(`model, loss = step(model, x)`), in each call that is looked at closely; and by the
+next call of all others, of which the later ones tell of one array of each argument.
+What was read in between, or is kept by anybody, was not.
 """
 
 import collections
@@ -46,10 +47,6 @@ class Chain(NamedTuple):
 
     frames: tuple[int, ...]  # the `id` of each
     positions: tuple[Position, ...]
-
-
-def _without_data(x: Any) -> Any:
-    return np.zeros((), np.float32) if _is_array(x) else x
 
 
 class Aval(NamedTuple):
@@ -159,8 +156,6 @@ class Given:
 
     def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
         function: Any = self._function()
-        with contextlib.suppress(Exception):  # of a class that looks at shapes, say
-            self.template = jax.tree.map(_without_data, values)
         begin = 0
         for name, value in function.arguments_of(values):
             end = begin + len(partition(value, abstract=False)[0])
@@ -209,6 +204,9 @@ class Given:
 
     def look_at_numpy(self, values: tuple[Any, ...]) -> None:
         """Whether the arrays of NumPy among these are those of the call before."""
+        if self._numpy is None:
+            with contextlib.suppress(Exception):  # of a class that looks at shapes, say
+                self.template = jax.tree.map(_without_data, values)
         leaves = jax.tree_util.tree_leaves(values)
         arrays = [x for x in leaves if isinstance(x, np.ndarray | np.generic)]
         given = [(id(x), _sample(x)) for x in arrays]
@@ -221,8 +219,10 @@ def _sample(x: Any) -> bytes:
     return x.flat[:: x.size // _SAMPLED + 1].tobytes()
 
 
-def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
+def _without_data(x: Any) -> Any:
+    """A scalar for an array."""
+    is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
+    return np.zeros((), np.float32) if is_array else x
 
 
 def _aval(x: Any) -> Aval:
@@ -240,11 +240,11 @@ def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
     if now is None:
         return False
 
-    line = statement_of(position_of(now.f_code, now.f_lasti)).place.line
+    place = statement_of(position_of(now.f_code, now.f_lasti)).place
     for number, position in zip(chain.frames, chain.positions, strict=True):
         statement = statement_of(position)
         if number == id(now):
-            return statement.place.line == line and statement.reads_once
+            return statement.place == place and statement.reads_once
         is_lambda = position.code.co_name == "<lambda>"
         if not (statement.is_last or is_lambda):
             return False

@@ -7,6 +7,7 @@ calls it, and anything else in another one, for which the caller has to wait.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,11 +38,19 @@ class Overhead(NamedTuple):
     equinox: float
 
 
-@functools.lru_cache(maxsize=64)
+_measured = weakref.WeakKeyDictionary[Timed, Overhead | None]()
+
+
 def overhead_of(timed: Timed) -> Overhead | None:
     """The overhead of a function's calls; `None` if it cannot be measured now."""
     if _blocking.observer is not None:  # the program is still running
         return None
+    if timed not in _measured:
+        _measured[timed] = _measure(timed)
+    return _measured[timed]
+
+
+def _measure(timed: Timed) -> Overhead | None:
     given = jax.tree.map(_as_array, timed.given.template)
     matrix = jnp.ones((_SIZE, _SIZE))
     calls: dict[str, Callable[[], Any]] = {

@@ -100,10 +100,10 @@ def _weak_results(jaxpr: Any) -> Iterator[Weak]:
     """The arrays that it returns with a weak type, of which the line is known."""
     returned = [v for v in jaxpr.outvars if not hasattr(v, "val")]
     weak = {v for v in returned if getattr(v.aval, "weak_type", False)}
-    for e in jaxpr.eqns if weak else ():
-        lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
-        for v in e.outvars if lines else ():
-            if v in weak:
+    for e in jaxpr.eqns:
+        for v in weak.intersection(e.outvars):
+            lines = [x for x in raw_frames(e) if is_users(x[0].co_filename)]
+            if lines:
                 yield Weak(show_aval(v), place_of(position_of(*lines[0])))
 
 

@@ -1,7 +1,7 @@
 """What a function reads beside its arguments: globals, variables of the function around
 it, entries of dictionaries there, and attributes.
 
-By its source: no code of the user's is run.
+By its source: none of its code is run.
 """
 
 import ast
@@ -81,6 +81,7 @@ def reads_of(
             yield read
         if depth and callable(value):
             inside: dict[str, Any] = {}
+            # Of a method, its first parameter is the object that it was read of.
             if type(value) is types.FunctionType and type(node) is ast.Attribute:
                 owner = functools.partial(read.value_of, node.value)
                 if inspect.getattr_static(type(owner()), node.attr, None) is value:
@@ -133,13 +134,14 @@ def _aside_in(source: str) -> set[Any]:
         if isinstance(node, ast.Attribute) and node.attr in _OF_AVAL:
             inside = [node.value]
         elif isinstance(node, ast.Call):
-            is_aside = ast.unparse(node.func).endswith(("callback", "print"))
+            is_aside = ast.unparse(node.func).rpartition(".")[2] in _ASIDE
             inside = [*node.args, *node.keywords] if is_aside else []
         aside.update(x for part in inside for x in ast.walk(part))
     return aside
 
 
 _OF_AVAL = ("shape", "dtype", "ndim", "size")
+_ASIDE = ("print", "callback", "pure_callback", "io_callback")
 
 
 def _source(file: str) -> str:

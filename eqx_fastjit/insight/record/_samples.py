@@ -25,9 +25,9 @@ INTERVAL = 0.01
 _MAX_FRAMES = 300
 # After so many samples the older half is added up. (Events set aside the last ones.)
 _MAX_RECENT = 1 << 13
-# From a signal to its handler: seconds on the CPU from which on Python was in C to
-# compute, as it takes less to call an operation of JAX; and other seconds, from which
-# on it waited there for another thread that computes.
+# From a signal to its handler. On the CPU for longer than the first: Python was in C,
+# and computed, as to call an operation of JAX takes less. Off it for longer than the
+# second: it waited there for a thread that computes.
 _COMPUTED, _WAITED = 150e-6, 30e-6
 # Between these it cannot be told: other programs, and threads of Python's, keep it
 # waiting for as long.
@@ -131,7 +131,6 @@ class Sampler:
             return
 
         self._is_running = False
-        assert self._native is not None
         self._native.stop_ticks()
         if signal.getsignal(signal.SIGURG) == self._note:
             signal.signal(signal.SIGURG, self._before)  # pyright: ignore
@@ -139,7 +138,6 @@ class Sampler:
     def _note(self, number: int, frame: FrameType | None) -> None:
         try:
             now = time.perf_counter()
-            assert self._native is not None
             seconds, computed = self._native.seconds_since_tick()
             waited = seconds - computed
             is_of_others = _OTHERS_LEAST < waited < _OTHERS_MOST
@@ -163,19 +161,19 @@ class Sampler:
             self._seconds[sample.stack] += sample.seconds
         del self._recent[:n]
 
-    def _set_aside(self, seconds: float) -> None:
-        """Set aside the samples of the last seconds, whose time is known exactly."""
+    def on_event(self, event: Any, since: float) -> None:
+        """Set aside the samples of a compilation, whose seconds are known exactly.
+
+        It ended `since` seconds ago.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        known = event.trace + event.lower + event.compile + event.first_run
         now = time.perf_counter()
-        while self._recent and self._recent[-1].time > now - seconds:
+        while self._recent and self._recent[-1].time > now - known - since:
             sample = self._recent.pop()
             self._known[sample.stack] += sample.seconds
         self._last = now
-
-    def on_event(self, event: Any, since: float = 0.0) -> None:
-        """Set aside those of a compilation, which ended some seconds ago."""
-        known = event.trace + event.lower + event.compile + event.first_run
-        if threading.current_thread() is threading.main_thread():
-            self._set_aside(known + since)
 
     def seconds(self) -> Mapping[Stack, float]:
         """The seconds of each stack up to now, but for those that were set aside."""
@@ -183,7 +181,7 @@ class Sampler:
         return self._seconds
 
     def set_aside(self) -> Mapping[Stack, float]:
-        """The seconds of each stack that was."""
+        """The seconds of each stack that was set aside."""
         return self._known
 
 

@@ -6,6 +6,7 @@ that these change. It is a finding only if such a trace is called again.
 """
 
 import contextlib
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._engine import ENGINE
 from eqx_fastjit._facts import aval_of
-from eqx_fastjit._statics import DYNAMIC, has_only_identity, state_of
+from eqx_fastjit._statics import has_only_identity, state_of
 from eqx_fastjit._texts import describe_static
 
 from ._events import Event
@@ -116,10 +117,10 @@ def _plain_arguments(flat: Any) -> dict[str, Callable[[], Any]]:
     """The arguments that are compared by identity, whatever their attributes are."""
     arguments: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # of a class that is not built of `None`
-        values = flat.structure.rebuild([None] * flat.structure.leaves.count(DYNAMIC))
+        values = flat.structure.rebuild(itertools.repeat(None))
         arguments |= flat.function().arguments_of(values)
     for x in tuple(arguments.values()):
-        # What is jitted, and its instance.
+        # Of a bound method, which may be what is jitted, its instance.
         source = source_of(x) if isinstance(x, types.MethodType) else None
         for name in source.__code__.co_varnames[:1] if source else ():
             arguments.setdefault(name, x.__self__)

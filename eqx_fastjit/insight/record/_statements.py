@@ -33,6 +33,8 @@ class Statement(NamedTuple):
     moves_the_same: bool = False
     # Whether it has a comprehension.
     has_loop: bool = False
+    # Whether it sets a part of an array (`x.at[i].set(y)`).
+    sets_part: bool = False
 
     @property
     def around(self) -> Place:
@@ -98,7 +100,7 @@ def location_of(position: Position) -> tuple[int | None, ...]:
 # What makes an array of NumPy into one of JAX.
 MOVING = ("asarray", "array", "device_put")
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, ast.TryStar)
@@ -113,14 +115,14 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     def visit(
         node: ast.AST, loop: ast.stmt | None, branch: int, is_tried: bool
     ) -> None:
-        if isinstance(node, _FUNCTIONS):
-            loop, branch, is_tried = None, 0, False
         if isinstance(node, _LOOPS):  # its head runs in each iteration
             loop, branch = node, 0
         if isinstance(node, ast.stmt):
             here = _statement(node, loop, branch, is_tried)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
+        if isinstance(node, _FUNCTIONS):  # its body is in no loop
+            loop, branch, is_tried = None, 0, False
 
         is_tried |= isinstance(node, _TRIES)
         if isinstance(node, _BRANCHES):
@@ -163,6 +165,7 @@ def _statement(
         reads_once=len({*read}) == len(read),
         moves_the_same=_moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
+        sets_part=any(isinstance(x, ast.Attribute) and x.attr == "at" for x in inside),
     )
 
 

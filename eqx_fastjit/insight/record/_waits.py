@@ -8,11 +8,13 @@ the next step meanwhile. `_calls.py` sees who waits; here are the lines.
 import ast
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -29,6 +31,8 @@ JITTED_CALL = "a jitted call that blocks"
 
 # How far out the frame is that called what waits: `_calls.py` has those in between.
 _OWN_FRAMES = 4
+# Whose calls block by themselves.
+_EQUINOX_JIT = os.path.join(os.path.dirname(eqx.__file__), "_jit.py")
 
 
 @dataclasses.dataclass
@@ -40,7 +44,8 @@ class Wait:
     what: str
     count: int = 0
     seconds: float = 0.0
-    # How often it was evaluated, also if there was nothing to wait for.
+    # How often it was evaluated, also if there was nothing to wait for. (A call that
+    # blocks only counts if it waited.)
     reads: int = 0
     # Whether the program cannot do without: the value is no single number with a
     # fraction, such as a loss, and so may decide what follows; or a call has a host
@@ -66,17 +71,16 @@ class Waits:
         `kind` and `args` are those of the function that has waited
         (`_private.hook_waits`); `why` is what the engine says of one of its calls.
         """
-        # The innermost frame of the program itself, and the function that it called.
-        frame, called = sys._getframe(_OWN_FRAMES), "watched"
+        # The innermost frame of the program itself, and the files in between.
+        frame, between = sys._getframe(_OWN_FRAMES), set[str]()
         while not is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return None
-            called, frame = frame.f_code.co_name, frame.f_back
+            between.add(frame.f_code.co_filename)
+            frame = frame.f_back
 
         code, instruction = frame.f_code, frame.f_lasti
-        # The program called `block_until_ready`, or a function that did.
-        is_its_own = called in ("watched", "block_until_ready") and not why
-        is_call = kind == "blocks" and not is_its_own
+        is_call = kind == "blocks" and (bool(why) or _EQUINOX_JIT in between)
         key = id(code), instruction, is_call
         if key not in self._known:
             what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
@@ -85,13 +89,15 @@ class Waits:
             known = self.found.setdefault((place, what), Wait(place, what))
             self._known[key] = code, known
         _, wait = self._known[key]
-        wait.decides = _decides(kind, args, why)
+        # The first call may have to block, for what it has compiled.
+        is_known = wait.decides and not is_call
+        wait.decides = is_known or _decides(kind, args, why)
         return wait
 
 
 def _decides(kind: str, args: Sequence[Any], why: str) -> bool:
     if kind == "blocks":
-        return why in ("needed", "transfer")
+        return why == "needed"
     x: Any = args[0]
     return not (x.size == 1 and _has_fractions(x.dtype))
 
@@ -101,7 +107,6 @@ def _has_fractions(dtype: Any) -> bool:
     return jax.numpy.issubdtype(dtype, np.inexact)
 
 
-@functools.lru_cache(maxsize=4096)
 def _text_at(position: Position) -> str:
     """The source of the expression at a position, in one short line."""
     expression = expression_of(position)

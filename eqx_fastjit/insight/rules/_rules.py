@@ -25,8 +25,7 @@ class _Sparse:
     """In JSON, what is not known of it is absent."""
 
     def for_json(self: Any) -> dict[str, Any]:
-        names = [x.name for x in dataclasses.fields(self) if x.name != "gain"]
-        return {name: value for name in names if (value := getattr(self, name))}
+        return {k: x for k, x in vars(self).items() if x and k != "gain"}
 
 
 @dataclasses.dataclass(frozen=True)

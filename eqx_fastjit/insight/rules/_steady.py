@@ -1,6 +1,7 @@
 """Facts of the steady state that the rules of each call ask for: a run by its loops."""
 
 import collections
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,14 +26,14 @@ class CallsAt(NamedTuple):
         return self.timed.function.name
 
 
+@dataclasses.dataclass
 class Loop:
     """A loop of the user's, innermost: what its statements do."""
 
-    def __init__(self, place: Place, activities: list[Activity], calls: list[CallsAt]):
-        # Its first line.
-        self.place = place
-        self.activities = activities
-        self.calls = calls
+    # Its first line.
+    place: Place
+    activities: list[Activity]
+    calls: list[CallsAt]
 
     @property
     def name(self) -> str:

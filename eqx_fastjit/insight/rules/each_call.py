@@ -39,7 +39,7 @@ EQUINOX = Rule(
     "equinox.filter_jit would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
-TRANSFER = Rule("transfers", "before the loop", "{statement}")
+TRANSFER = Rule("transfers", "before the loop, if nothing changes it", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
 BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
@@ -338,7 +338,7 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
     if not found or saves <= 0:
         return
 
-    first = max(found, key=lambda x: x.seconds)
+    first = found[0]
     function = first.place.function
     beside = (x for x in waits if x.decides and x.place.function == function)
     if any(2 * x.reads > first.reads for x in beside):

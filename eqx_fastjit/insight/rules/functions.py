@@ -186,15 +186,14 @@ def diagnose(table: Table) -> Diagnosis:
     wide = frozenset(c for x in others for c in x.columns)
     # Where these always differ as well, no two programs are the same. What cannot be
     # a shape is then told by the kinds of operations.
-    no_shapes = {
-        x: rule
-        for x in between
-        if wide and x.is_no_shape and x.differs_within(table.kinds)
-        if not wide.issuperset(x.columns) and (rule := rule_of(_NO_SHAPE, x))
-    }
+    edits |= others
+    for x in between if wide else ():
+        is_told = wide.issuperset(x.columns)
+        is_asked = x.is_no_shape and not is_told and x.differs_within(table.kinds)
+        if is_asked and (rule := rule_of(_NO_SHAPE, x)):
+            edits[x] = rule
 
     savings = Savings(table, wide)
-    edits |= others | no_shapes
     kept = savings.fewest([*edits])
     needed = [x for x in between if x not in kept]
     return Diagnosis({x: edits[x] for x in kept}, needed, savings)

@@ -105,7 +105,8 @@ def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Ev
 
         # The outermost function that jits nothing, and the line that calls it.
         own = e.frames[named[-1]] if named else e.frames[0]
-        line = e.frames[: named[-1] + 2][-1] if named else own
+        callers = e.frames[named[-1] + 1 :] if named else ()
+        line = callers[0] if callers else own
         lines = functions.setdefault((*_function_at(own), bool(named)), {})
         key = line, e.frames[0], run.look(e).operation.instruction, e.function.name
         lines.setdefault(key, []).append(e)
@@ -117,6 +118,8 @@ def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Ev
             calls = {run.look(e).operation.call for e in compiled} - {None}
             found.append(_Compiled(line, compiled, len(calls) >= _LEAST))
 
+        # A line that leads to what is jitted cannot be jitted as a whole; a function
+        # that jits nothing can.
         counts = collections.Counter(x.line for x in found for _ in x.events)
         many = {x for x, n in counts.items() if n >= _MANY} - jitting
         if is_own and counts.total() >= _MANY:

@@ -71,10 +71,11 @@ def log_line(event: Event, earlier: Iterable[Event] = ()) -> str:
     else:
         if reason.cause == AGAIN:
             name = f"the same program of {name}"
-        again = " again" * (reason.cause not in (FIRST, CELL, OUTSIDE))
+        again = "" if reason.cause in (FIRST, CELL, OUTSIDE) else " again"
         ahead = " ahead of time" if event.ahead else ""
         stages = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
-        stages += ["read from the persistent cache"] * event.cached
+        if event.cached:
+            stages.append("read from the persistent cache")
         cost = f"{show_seconds(event.seconds)} ({', '.join(stages)})"
         text = f"compiled {name}{again}{ahead} in {cost}"
     why = listed(reason.texts, 3) or reason.cause
@@ -90,9 +91,9 @@ def say_what_is_late(say: Callable[[str], None]) -> Callable[[], None]:
 
     def look() -> None:
         while not over.wait(_INTERVAL):
-            for fact in filter(None, [*_facts.compilations.values()]):
-                function = fact.outermost.function
-                seconds = time.time() - fact.outermost.started
+            for now in [*_facts.compilations.values()]:
+                function = now.outermost.function
+                seconds = time.time() - now.outermost.started
                 if seconds >= _LATE and function.key() not in said:
                     said.add(function.key())
                     took = show_seconds(round(seconds))

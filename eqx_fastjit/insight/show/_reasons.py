@@ -1,7 +1,7 @@
 """Why one event happened, beside the most similar earlier call.
 
 The log, a guard and the list of all compilations ask here. What the compilations of a
-function have in common, and what that costs, is a row (`_functions.py`).
+function have in common, and what that costs, is a row (`rules/functions.py`).
 """
 
 import collections

@@ -53,7 +53,8 @@ def headline(report: Report) -> str:
         return f"{text}nothing was compiled"
     seconds = show_seconds(sum(e.seconds for e in report.run.events))
     again = show_seconds(report.again) if report.again else "none"
-    total = sum(x.saves - x.later for x in report.rows)
+    # What Equinox would have taken longer is no part of the run.
+    total = sum(x.saves - x.later for x in report.rows if x.seconds)
     saved = f". The rows save {show_seconds(total)} of the run"
     saved = saved if total > 0 else ""
     return (
@@ -72,8 +73,9 @@ def make_report(run: Run, least: float | None = None) -> Report:
     limit = max(_LEAST_SECONDS, _LEAST_SHARE * run.seconds) if least is None else least
     case = Case(run, limit)
     rows = [row for rules in CLASSES for row in rules.rows(case)]
-    shown = [x for x in rows if x.is_wrong or x.bytes or _seconds(x) >= limit]
-    shown = [x for x in shown if x.is_wrong or x.bytes or _seconds(x) > 0]
+    shown = [
+        x for x in rows if x.is_wrong or x.bytes or 0 < max(x.saves, x.wanted) >= limit
+    ]
 
     programs: list[tuple[Any, float]] = [
         (program_key(e), e.seconds) for e in run.events if is_operation(e)
@@ -88,14 +90,10 @@ def make_report(run: Run, least: float | None = None) -> Report:
         rows=tuple(sorted(shown, key=_order)),
         time=tuple(times_of(run)),
         compilations=sum(e.compile > 0 for e in run.events),
-        programs=len(first),
+        programs=len({x for x, seconds in programs if seconds}),
         again=math.fsum(x for _, x in programs) - math.fsum(first.values()),
         busy=run.busy,
     )
-
-
-def _seconds(row: Row) -> float:
-    return max(row.saves, row.wanted)
 
 
 def _order(row: Row) -> tuple[bool, bool, bool, float]:

@@ -3,6 +3,7 @@
 The lines are the same in `explain`, in a notebook and on a page.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TextIO
 
@@ -42,7 +43,9 @@ class Line(NamedTuple):
 
 def lines_of(row: Row) -> list[Line]:
     """First what a row saves and where, then each edit."""
-    saves = f"{'~' * row.about}{show_seconds(row.saves)}" if row.saves else ""
+    saves = ""
+    if row.saves:
+        saves = f"{'~' if row.about else ''}{show_seconds(row.saves)}"
     if row.bytes:
         saves = show_bytes(row.bytes)
     title = f"{row.function}: {row.cost}" if row.cost else row.function
@@ -62,7 +65,9 @@ def lines_of(row: Row) -> list[Line]:
             seconds, wanted = wanted, ""
         elif is_single:
             seconds = ""
-        place = f" ({show_place(part.line)})" * (part.line not in (None, row.line))
+        place = ""
+        if part.line not in (None, row.line):
+            place = f" ({show_place(part.line)})"
         lines.append(Line(seconds, part.what, part.rule, _edit(part) + place))
     # What is saved in later runs is of no function, and of no line.
     return [lines[1]._replace(seconds=saves)] if row.later else lines
@@ -70,7 +75,7 @@ def lines_of(row: Row) -> list[Line]:
 
 def _edit(part: Part) -> str:
     edit = f": {part.edit}" if part.edit else ""
-    return edit + " (other data)" * part.other_data
+    return f"{edit} (other data)" if part.other_data else edit
 
 
 def part_text(part: Part) -> str:
@@ -83,7 +88,7 @@ def compilations(
 ) -> Iterator[list[Line]]:
     """Each compilation: why, and the leaves that differ."""
     for event, reason in reasons_of(events, before):
-        cached = ", read from the cache" * event.cached
+        cached = ", read from the cache" if event.cached else ""
         title = f"{title_of(event.function)}: {reason.cause}{cached}"
         below = [f"called at {show_chain(event.frames)}", *reason.texts]
         lines = (Line("", text) for text in below)
@@ -107,7 +112,7 @@ def as_text(
             out[-1] += place.rjust(columns - len(out[-1]))
         yield from out
     if more := len(lines) - len(shown):
-        yield f"{'':{_INDENT}}and {plural(more, 'more edit')}: --verbose"
+        yield f"{'':{_INDENT}}and {plural(more, 'more edit')} (verbose)"
 
 
 # --- the report -----------------------------------------------------------------------
@@ -119,7 +124,13 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people: in colour on a terminal, plain elsewhere."""
-    from rich.console import Console  # for the command alone
+    if not stream.isatty():  # to import rich takes longer than to make the report
+        shown = blocks(report, verbose, shutil.get_terminal_size().columns)
+        for line in (x for _, lines in shown for x in lines):
+            print(line, file=stream)
+        return
+
+    from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
