@@ -11,7 +11,6 @@ _COMMON = {
     "suppress_health_check": [
         hypothesis.HealthCheck.too_slow,
         hypothesis.HealthCheck.data_too_large,
-        hypothesis.HealthCheck.function_scoped_fixture,
     ],
 }
 hypothesis.settings.register_profile(

@@ -52,18 +52,13 @@ _STATIC_ARRAY = _tagged(
 
 def _dict(values, *, is_sorted=False):
     """A dictionary, in the order that was drawn, or sorted."""
-    order = sorted if is_sorted else list
 
     def described(dictionary):
-        pairs = order(dictionary.items())
-        return ["dict", *([["plain", key], value] for key, value in pairs)]
+        keys = sorted(dictionary) if is_sorted else dictionary
+        return ["dict", *([["plain", key], dictionary[key]] for key in keys)]
 
     keys = st.sampled_from("abc")
     return st.dictionaries(keys, values, max_size=3).map(described)
-
-
-def _sorted_dict(values):
-    return _dict(values, is_sorted=True)
 
 
 def _hashable(scalars):
@@ -86,17 +81,22 @@ def _hashable(scalars):
     return st.recursive(scalars, extend, max_leaves=4)
 
 
-def static(scalars, *, mutable, arrays, dictionary=_dict):
-    """What may be in a static field."""
-    hashable = _hashable(scalars)
+def static(*, of_equinox):
+    """What may be in a static field; or of that, on which Equinox agrees.
+
+    For its `==` of dictionaries, order does not count.
+    """
+    base = _hashable(APART if of_equinox else ANY_SCALAR)
+    if not of_equinox:
+        base = st.one_of(base, _STATIC_ARRAY)
 
     def extend(inner):
         kinds = [
             _many("list", inner),
             _many("tuple", inner),
-            dictionary(inner),
+            _dict(inner, is_sorted=of_equinox),
         ]
-        if mutable:
+        if not of_equinox:
             kinds += [
                 _many("set", APART),
                 _many("deque", inner),
@@ -107,9 +107,6 @@ def static(scalars, *, mutable, arrays, dictionary=_dict):
             ]
         return st.one_of(kinds)
 
-    base = hashable
-    if arrays:
-        base = st.one_of(hashable, _STATIC_ARRAY)
     return st.recursive(base, extend, max_leaves=4)
 
 
@@ -136,16 +133,15 @@ def tree(leaves, statics, aux):
 
 
 # All that the contract says.
-ANY_STATIC = static(ANY_SCALAR, mutable=True, arrays=True)
 ANY_TREE = tree(
     st.one_of(ANY_SCALAR, _hashable(ANY_SCALAR), _tagged("mutable", ANY_SCALAR)),
-    ANY_STATIC,
+    static(of_equinox=False),
     _hashable(ANY_SCALAR),
 )
-# On which Equinox agrees. (For its `==` of dictionaries, order does not count.)
+# On which Equinox agrees.
 EQUINOX_TREE = tree(
     _hashable(APART),
-    static(APART, mutable=False, arrays=False, dictionary=_sorted_dict),
+    static(of_equinox=True),
     _hashable(APART),
 )
 
@@ -170,7 +166,7 @@ def _changes(n_values):
 
 @st.composite
 def programs(draw, trees, *, changes):
-    """Values, variants of them, and steps."""
+    """Values, what is called, and steps."""
     values = draw(st.lists(trees, min_size=1, max_size=3))
     steps = _calls(len(values))
     if changes:

@@ -170,7 +170,7 @@ _MUTABLE = (
 
 def mutables(x):
     """All that can be changed in place below a value, itself included."""
-    out = [x] if isinstance(x, _MUTABLE) else []
+    out = [x] if type(x) in _MUTABLE else []  # not `Hashed`, which must not change
     for _, part in parts_of(x):
         out += mutables(part)
     return out

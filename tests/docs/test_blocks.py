@@ -83,7 +83,7 @@ def test_tests_that_are_shown_pass(tmp_path):
 # Commands of the extras `dev` and `docs`, and of the system.
 _OTHERS = {
     *("pre-commit", "ruff", "pyright", "codespell", "mkdocs", "nox", "asv"),
-    *("cd", "gdb", "git", "pip", "source", "pytest", "linkchecker"),
+    *("cd", "gdb", "git", "pip", "source", "pytest"),
 }
 
 

@@ -14,6 +14,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import serialize_executable
 
 from eqx_fastjit import Compiled, filter_jit, Lowered, Traced
 from tests.support.modules import Holder
@@ -120,7 +121,7 @@ def test_a_compiled_call_names_the_leaf_that_differs(change, message):
 
 @pytest.mark.parametrize(("was", "now"), [(3, 1), (3, 2), (1, 3), (4, 0)])
 def test_a_leaf_that_is_missing_or_new(was, now):
-    """The container is named in which leaves are not there, or were not, with both."""
+    """The message names the container that has more or fewer leaves, then and now."""
     compiled = filter_jit(lambda *, xs: sum(x.sum() for x in xs))
     compiled = compiled.lower(xs=[X] * was).compile()
     with pytest.raises(TypeError, match=r"`xs` was \[.*\] and is now \[.*\]"):
@@ -142,7 +143,7 @@ def test_a_static_that_was_changed_since_then(static, change):
     compiled = f.lower(Holder(X, static)).compile()
     compiled(Holder(X, static))
     change(static)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a static was changed"):
         compiled(Holder(X, static))
 
 
@@ -175,8 +176,13 @@ def test_compiler_options():
 
 def test_lowering_for_another_platform():
     """`lower(lowering_platforms=...)` is that of JAX."""
-    lowered = filter_jit(lambda x: x * 2).trace(X).lower(lowering_platforms=("cpu",))
-    assert lowered.compile()(X).tolist() == [2, 2, 2]
+
+    @filter_jit
+    def f(x):
+        return jax.lax.platform_dependent(x, tpu=jnp.sin, default=jnp.cos)
+
+    lowered = f.trace(X).lower(lowering_platforms=("tpu",))
+    assert "stablehlo.sine" in lowered.as_text()
 
 
 def test_runtime_errors():
@@ -267,9 +273,6 @@ def test_a_compiled_call_has_statics_of_its_own():
     compiled = f.lower(second, X).compile()
     first.static.append(2)
     assert (compiled(second, X) == X).all()
-    second.static.append(2)
-    with pytest.raises(TypeError):
-        compiled(second, X)
 
 
 def test_a_stage_inside_of_a_trace():
@@ -285,7 +288,6 @@ def test_a_stage_inside_of_a_trace():
 
 def test_a_compiled_program_is_serialized():
     """By JAX, as under Equinox: what is loaded is a function of the arrays alone."""
-    serialize_executable = pytest.importorskip("jax.experimental.serialize_executable")
     compiled = filter_jit(lambda x, n: {"a": x * n, "n": n}).lower(X, 3).compile()
     parts = pickle.loads(
         pickle.dumps(serialize_executable.serialize(compiled.compiled))

@@ -176,7 +176,7 @@ def test_integers_under_grad():
     g = filter_jit(lambda x, n: x * n.astype(x.dtype))
     n = jnp.arange(3)
     np.testing.assert_allclose(jax.grad(lambda x: g(x, n).sum())(X), n)
-    (_, dn) = jax.grad(lambda x, n: g(x, n).sum(), (0, 1), allow_int=True)(X, n)
+    _, dn = jax.grad(lambda x, n: g(x, n).sum(), (0, 1), allow_int=True)(X, n)
     assert dn.dtype == jax.dtypes.float0
     zero = np.zeros(3, jax.dtypes.float0)
     np.testing.assert_allclose(jax.jvp(g, (X, n), (X, zero))[1], [0, 2, 6])
@@ -209,21 +209,19 @@ def test_checkify():
 
 
 def test_disable_jit():
-    """Under `jax.disable_jit()` the function runs eagerly, with any arguments."""
+    """Under `jax.disable_jit()` the function runs eagerly."""
     seen = []
 
     @filter_jit
     def g(x, n=2):
         seen.append(isinstance(x, jax.core.Tracer))
-        return x * len(n) if isinstance(n, set) else x * n, n
+        return x * n
 
     for _ in range(2):
         g(X)
         with jax.disable_jit():
-            assert g(X)[0].tolist() == (2 * X).tolist()
-            n = {1, 2}
-            assert g(X, n)[1] == n
-    assert seen == [True, False, False, False, False]
+            assert g(X).tolist() == (2 * X).tolist()
+    assert seen == [True, False, False]
 
 
 def test_results_without_jit_are_copies():
@@ -237,7 +235,7 @@ def test_results_without_jit_are_copies():
 
 
 def test_debug_nans():
-    """`jax.debug_nans` raises at the call."""
+    """`jax.debug_nans` raises at the call, and leaves no filter of warnings."""
     g = filter_jit(lambda m, x: jnp.log(m(x)))
     m = eqx.nn.Identity()
     g(m, X)
@@ -273,8 +271,10 @@ def test_no_tracing():
     """`jax.no_tracing` refuses a new trace, and not a call that was traced."""
     g = filter_jit(lambda x: x + 1)
     g(X), g(X)
-    with jax.no_tracing(), pytest.raises(RuntimeError, match="re-tracing function"):
-        g(jnp.ones(7))
+    with jax.no_tracing():
+        assert g(X).shape == (3,)
+        with pytest.raises(RuntimeError, match="re-tracing function"):
+            g(jnp.ones(7))
     assert g(jnp.ones(7)).shape == (7,)
 
 
@@ -323,6 +323,7 @@ def test_options_of_jax_jit():
 
     assert steps(filter_jit) == steps(jax.jit)
     kept = filter_jit(lambda x, y: x, keep_unused=True)
-    assert kept(X, X).tolist() == X.tolist()
-    options = {"xla_embed_ir_in_executable": True}
-    assert filter_jit(lambda x: x, compiler_options=options)(X).tolist() == X.tolist()
+    assert "%arg1" in kept.lower(X, X).as_text()
+    refused = filter_jit(lambda x: x * 2, compiler_options={"no such option": "1"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such option"):
+        refused(X)

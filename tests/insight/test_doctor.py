@@ -34,8 +34,7 @@ def test_a_block(monkeypatch):
     assert "doctor: training" in text and "n 0, 1, 2, ... [number]" in text
     assert "Compilations" in report.text(verbose=True) and "Compilations" not in text
     as_dict = report.to_dict()
-    assert as_dict["schema"] == 7 and len(as_dict["run"]["events"]) == 3
-    assert "<html" in report.to_html() and report.to_html().count("http") <= 1
+    assert len(as_dict["run"]["events"]) == 3 and "<html" in report.to_html()
     monkeypatch.setitem(
         sys.modules, "eqx_fastjit.insight.show._page", None
     )  # no jinja2
@@ -141,7 +140,7 @@ def test_ctrl_c_ends_the_program_with_a_report(tmp_path):
 
 
 def test_a_block_leaves_calls_as_they_were():
-    """What was compiled before it, within it and after it keeps no result alive."""
+    """What was compiled before it or within it keeps no result alive, also after it."""
     before, within, x = make(), make(), jnp.ones(2)
     before(x, 2)
     with insight.doctor():

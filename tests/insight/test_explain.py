@@ -71,7 +71,7 @@ def test_functions_of_one_line_are_told_apart():
 
 
 def test_a_function_that_calls_itself_is_compiled_once():
-    """Of its inner calls, one that JAX has traced already ends no event."""
+    """An inner call that JAX has traced already does not end the event around it."""
 
     @filter_jit
     def total(x):
@@ -192,16 +192,6 @@ def test_what_is_gone_is_said(program):
     assert row.saves > 0 and row.compilations == 2
 
 
-def test_a_static_that_was_changed_since_the_trace():
-    """It is not shown as it was not."""
-    f = filter_jit(lambda config, x: x + 1)
-    first, second = (types.SimpleNamespace(rate=rate) for rate in (1, 2))
-    f(first, np.ones(2))
-    f(second, np.ones(2))
-    first.rate = 3
-    assert explain(f).gone == 1
-
-
 # --- events ---
 
 
@@ -234,12 +224,13 @@ def test_seconds_are_those_that_jax_tells():
         lambda f: filter_jit(f).lower(np.ones(2)).compile(),
         jax.jit,
     ):
-        begun = time.perf_counter()
+        begun = time.time()
         events = events_of(lambda jit=jit: jit(make())(np.ones(2)))
+        ended = time.time()
         stages = [[x[name] for x in events] for name in ("trace", "lower", "compile")]
         trace, lower, compile = map(sum, stages)
-        assert trace + lower + compile <= time.perf_counter() - begun
-        assert all(begun < x["started"] <= time.time() for x in events)
+        assert trace + lower + compile <= ended - begun
+        assert all(begun <= x["started"] <= ended for x in events)
         assert lower == told["jaxpr_to_mlir_module_duration"]
         assert compile == told["backend_compile_duration"]
         assert trace > 0 and any(x["traced"] for x in events)
@@ -316,7 +307,7 @@ class Hostile:
         raise AssertionError(name)
 
 
-def test_no_code_of_a_user_is_run():
+def test_a_class_that_raises_is_told_by_its_name():
     deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
     for x, text in (
         (Hostile(), "<Hostile>"),

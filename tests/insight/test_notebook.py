@@ -2,26 +2,18 @@
 
 import nbclient
 import nbformat
-import pytest
 
 from tests.support.commands import command
 from tests.support.programs import PROGRAMS
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Runs cells in a kernel; gives the outputs of each."""
-
-    def run(*cells, allow_errors=False):
-        notebook = nbformat.v4.new_notebook()
-        notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-        client = nbclient.NotebookClient(
-            notebook, timeout=240, allow_errors=allow_errors
-        )
-        client.execute()
-        return [cell.outputs for cell in notebook.cells]
-
-    return run
+def run(*cells, allow_errors=False):
+    """Run cells in a kernel; returns the outputs of each."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    client = nbclient.NotebookClient(notebook, timeout=240, allow_errors=allow_errors)
+    client.execute()
+    return [cell.outputs for cell in notebook.cells]
 
 
 def texts(outputs):
@@ -37,7 +29,7 @@ from eqx_fastjit import insight
 """
 
 
-def test_cells(run):
+def test_cells():
     """Lines are those of cells. One that is run again is no loop, but may have one."""
     step = "step = eqx_fastjit.filter_jit(lambda x, n: x * n)"
     calls = "for n in range(4):\n    _ = step(jnp.ones(2), n)"
@@ -50,7 +42,7 @@ def test_cells(run):
     assert "made again" in texts(outputs[-1])
 
 
-def test_the_doctor_of_a_cell(run):
+def test_the_doctor_of_a_cell():
     outputs = run(
         IMPORTS,
         "import time\n"  # what takes less than 0.1 s has no row
@@ -70,7 +62,7 @@ def test_the_doctor_of_a_cell(run):
         assert "http:" not in html and "https:" not in html
 
 
-def test_other_results_are_pages_too(run):
+def test_other_results_are_pages_too():
     """`explain` and `inspect`, with the lines of the cells that they are about."""
     outputs = run(
         IMPORTS,
@@ -90,7 +82,7 @@ def test_other_results_are_pages_too(run):
     assert "Equations by source line" in inspected["text/html"]
 
 
-def test_a_doctor_within_a_doctor(run):
+def test_a_doctor_within_a_doctor():
     """It is refused, once, as the exception of its cell, whose report is there.
 
     The next cell has its tracebacks and its doctor.

@@ -34,8 +34,8 @@ def X(*shape):
     return jnp.arange(1.0, 1.0 + int(np.prod(shape, dtype=int))).reshape(shape)
 
 
-def mlp(width=4, depth=2, seed=0):
-    return eqx.nn.MLP(width, width, width, depth, key=jr.key(seed))
+def mlp(width=4, seed=0):
+    return eqx.nn.MLP(width, width, width, 2, key=jr.key(seed))
 
 
 # --- ways to call ---
@@ -95,6 +95,25 @@ def wrap_again(jit, traced):
 
 
 @case
+def positional_only_after_a_default_that_is_left_out(jit, traced):
+    @jit
+    def f(a=[1], b=2, /):  # noqa: B006
+        traced()
+        return X(2) * b + len(a)
+
+    @jit
+    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):  # noqa: B008
+        traced()
+        return x * b * c, sorted(kwargs)
+
+    yield f()
+    yield f([1, 2])
+    yield f([1], 3)
+    yield g(X(2))
+    yield g(X(2), np.ones(2), 3, c=4, d=5)
+
+
+@case
 def partials_that_are_pytrees(jit, traced):
     def f(n, x, k):
         traced()
@@ -146,6 +165,26 @@ def bound_method_of_a_module(jit, traced):
     m = M(X(2))
     yield jit(m.go)(X(2))
     yield jit(M(X(2) + 1).go)(X(2))
+
+
+@case
+def a_module_that_keeps_its_own_jitted_method(jit, traced):
+    class Model(eqx.Module):
+        w: jax.Array
+        step: typing.Callable
+
+        def __init__(self, w):
+            self.w = w
+            self.step = jit(self.add)
+
+        def add(self, x):
+            traced()
+            return x + self.w
+
+    model = Model(X(2))
+    for _ in range(3):
+        yield model.step(X(2))
+    yield len([x for x in jtu.tree_leaves(model) if eqx.is_array(x)])
 
 
 @case
@@ -607,42 +646,3 @@ def other_shapes_after_a_static_was_changed(jit, traced):
     yield f(m)
     m.static[0] = 5
     yield f(Holder(X(3), [1]))
-
-
-@case
-def positional_only_after_a_default_that_is_left_out(jit, traced):
-    @jit
-    def f(a=[1], b=2, /):  # noqa: B006
-        traced()
-        return X(2) * b + len(a)
-
-    @jit
-    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):  # noqa: B008
-        traced()
-        return x * b * c, sorted(kwargs)
-
-    yield f()
-    yield f([1, 2])
-    yield f([1], 3)
-    yield g(X(2))
-    yield g(X(2), np.ones(2), 3, c=4, d=5)
-
-
-@case
-def a_module_that_keeps_its_own_jitted_method(jit, traced):
-    class Model(eqx.Module):
-        w: jax.Array
-        step: typing.Callable
-
-        def __init__(self, w):
-            self.w = w
-            self.step = jit(self.add)
-
-        def add(self, x):
-            traced()
-            return x + self.w
-
-    model = Model(X(2))
-    for _ in range(3):
-        yield model.step(X(2))
-    yield len([x for x in jtu.tree_leaves(model) if eqx.is_array(x)])
