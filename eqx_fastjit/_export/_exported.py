@@ -168,7 +168,9 @@ class Exported:
 
             header["mesh"] = None
             if exported.nr_devices > 1:
-                header["mesh"] = _mesh(exported.nr_devices, self._shardings)
+                # The compiler knows more of them: those in the function's body.
+                known = jtu.tree_leaves((self._shardings, options))
+                header["mesh"] = _mesh(exported.nr_devices, known)
             _format.write(file, header, sections)
 
 

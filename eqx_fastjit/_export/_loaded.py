@@ -96,7 +96,12 @@ class LoadedFunction(Function):
         if header["mesh"] is not None:
             self._mesh = _mesh(header["mesh"])
             whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-            shardings = self._exported.in_shardings_jax(self._mesh)
+            try:
+                shardings = self._exported.in_shardings_jax(self._mesh)
+            except ValueError:
+                # If a mesh is in the function's body alone, JAX exports scalars as on
+                # an empty mesh. They, too, may then be on all devices.
+                shardings = [None] * len(self._paths)
             self._shardings = [sharding or whole for sharding in shardings]
 
         self._native: Any = None

@@ -54,6 +54,17 @@ def test_shardings_over_eight_devices_are_kept(tmp_path):
     assert out.stdout.count("same") == len(tests) * len(FORMS)
 
 
+@pytest.mark.parametrize("name", ["constrained", "mapped"])
+def test_a_mesh_in_the_body_alone_is_kept_without_a_compiled_form(path, name):
+    """But for the names of its axes: only the compiler finds the mesh itself."""
+    test = functions.sharded_functions()[name]
+    f = functions.filter_jit(test)
+    f.export(*test.arguments()).save(path)
+    got, want = load(path)(*test.arguments()), f(*test.arguments())
+    np.testing.assert_array_equal(got, want)
+    assert got.sharding.is_equivalent_to(want.sharding, got.ndim)
+
+
 def test_the_compiled_form_is_whole_under_a_persistent_cache(path, tmp_path):
     """What XLA has loaded from a cache, it does not save as a whole. Others use it."""
     run_program(
