@@ -17,12 +17,12 @@ import jax.tree_util as jtu
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._callables import OMITTED, to_call
 from eqx_fastjit._options import donated
-from eqx_fastjit._statics import partition
+from eqx_fastjit._statics import partition, Walk
 from eqx_fastjit._traced import quiet_donation
 
 from . import _format
 from ._native import compile_native, environment
-from ._tree import Encoder, ExportError, Line, split
+from ._tree import Encoder, ExportError, split
 
 
 # JAX takes any name, and says that it has no such platform when the file is called.
@@ -223,30 +223,19 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
 
     `refs`: the argument, with an `ArrayRef` in place of each array.
     """
-    name, kind = parameter.name, parameter.kind
-    has_default = parameter.default is not inspect.Parameter.empty
-    omitted = has_default and parameter.default is value
+    name, default = parameter.name, parameter.default
+    has_default = default is not inspect.Parameter.empty
+    # Omitted, or given as it would be.
+    omitted = has_default and Walk(default).trail == Walk(value).trail
 
     try:
-        lines = lines_of(refs, kind, name)
+        lines = Encoder().write(refs, name)
     except ExportError:
         # An omitted default that cannot be saved need not be: it is part of the trace.
         if not omitted:
             raise
-        lines = lines_of(OMITTED, kind, name)
-    return [name, kind.name, has_default, omitted, lines]
-
-
-def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
-    """The lines of an argument, which has `ArrayRef`s in place of arrays.
-
-    Each has a path, what is there, its data, and how many lines below it are its parts.
-    """
-    if value is OMITTED:
-        return [[name, "default", None, 0]]
-    if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
-        value = dict(sorted(value.items()))
-    return Encoder().write(value, name)
+        lines = Encoder().write(OMITTED, name)
+    return [name, parameter.kind.name, has_default, omitted, lines]
 
 
 def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:

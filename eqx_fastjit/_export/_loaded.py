@@ -24,11 +24,10 @@ from eqx_fastjit._statics import partition
 from eqx_fastjit._traced import FlatFunction
 
 from . import _private
-from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names
 from ._native import has_lapack, load_native
-from ._tree import build, difference, Encoder, Line, show_line, split
+from ._tree import build, difference, Encoder, ExportError, Line, show_line, split
 
 
 _CUSTOM_CALL = re.compile(
@@ -115,11 +114,13 @@ class LoadedFunction(Function):
         """As of any function. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for described, value in zip(self._header["parameters"], refs, strict=True):
-            name, kind, _, was_omitted, then = described
+            name, _, _, was_omitted, then = described
             if was_omitted and value is OMITTED:
                 continue
-            now = lines_of(value, getattr(inspect.Parameter, kind), name)
-            why = difference(then, now)
+            try:
+                why = difference(then, Encoder().write(value, name))
+            except ExportError as e:
+                why = str(e).removesuffix(".")
             if why is not None:
                 raise self._other_call(why)
         return super().specialize(values, abstract)
@@ -166,8 +167,7 @@ class LoadedFunction(Function):
 
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""
-        lines: Sequence[Line] = self._header["result"]
-        return build(iter(lines), out, self._names)
+        return build(iter(self._header["result"]), out, self._names)
 
     def _other_call(self, why: str) -> TypeError:
         return TypeError(
