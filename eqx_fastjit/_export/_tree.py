@@ -64,8 +64,8 @@ _JSON: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: (bytes.hex, bytes.fromhex),
 }
 _FROM_JSON = {x.__name__: read for x, (_, read) in _JSON.items()}
-# The readers of values that are written as their state.
-_BY_STATE = ("struct", "numpy", "scalar", "hashed", "state", "int", "text", "tuple")
+# The readers of values that are the same only if they are the same object.
+_BY_IDENTITY = ("same", "array", "tracer")
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
 
 _NOT_IMPORTABLE = (
@@ -158,7 +158,7 @@ class Encoder:
 
         # Anything else can only be compared, by the state that it has.
         else:
-            state = state_of(x) if reader.name in _BY_STATE else x
+            state = x if reader.name in _BY_IDENTITY else state_of(x)
             if state is x:
                 is_function = callable(x) and hasattr(x, "__qualname__")
                 raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
@@ -201,14 +201,12 @@ def show_line(line: Line) -> str:
 
 def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:
     """The first difference between two trees, in words; `None` if there is none."""
-    for old, new in itertools.zip_longest(then, now):
-        if old == new:
-            continue
-        if old is not None and new is not None and old[0] == new[0]:
+    nothing = ["nothing", "nothing", None, 0]
+    for old, new in itertools.zip_longest(then, now, fillvalue=nothing):
+        if old[0] != new[0]:
+            return f"expected `{old[0]}`, got `{new[0]}`"
+        if old != new:
             return f"`{old[0]}` was {show_line(old)} and is now {show_line(new)}"
-        expected = "nothing" if old is None else f"`{old[0]}`"
-        got = "nothing" if new is None else f"`{new[0]}`"
-        return f"expected {expected}, got {got}"
     return None
 
 

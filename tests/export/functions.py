@@ -21,7 +21,8 @@ import eqx_fastjit
 from tests.support.same import assert_same
 
 
-# Each function below appends its name here whenever its Python code runs.
+# Functions append their names here when their Python code runs: `check` asserts that
+# those of `FUNCTIONS` do not.
 ran: list[str] = []
 
 
@@ -62,6 +63,10 @@ class Node:
 class Data:
     value: Any
     n: int
+
+
+class Metres(float):
+    """A number of another type, with the `__eq__` of `float`."""
 
 
 class Layer(eqx.Module):

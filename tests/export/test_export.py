@@ -223,6 +223,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         ({"b", "a"}, {"a", "b"}, {"a"}),
         ((1, [2]), (1, [2]), (1, (2,))),
         (functions.Config(1.0), functions.Config(1.0), functions.Config(2.0)),
+        (functions.Metres(1.0), functions.Metres(1.0), functions.Metres(-0.0)),
         (functions.Mode.FAST, functions.Mode.FAST, functions.Mode.SLOW),
         (jax.nn.relu, jax.nn.relu, jax.nn.gelu),
         (slice(1, 2), slice(1, 2), slice(1, 3)),
