@@ -73,12 +73,13 @@ def load_and_call(path, **kwargs):
     return load(path, allow=("tests",), **kwargs)(functions.layer(), functions.x())
 
 
-def assert_refused(path, capsys):
+def assert_refused(path, capsys, why=""):
     """By `load`, and by the command `show`, which exits with 2."""
-    with pytest.raises(ValueError, match=f"{path.name}' cannot be loaded"):
+    message = f"{path.name}' cannot be loaded{why}"
+    with pytest.raises(ValueError, match=message):
         load(path, allow=("tests",))
     assert cli.main(["show", str(path)]) == 2
-    assert f"{path.name}' cannot be loaded" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --- damage ---------------------------------------------------------------------------
@@ -148,14 +149,13 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path, capsys):
         ("result", [["", "array", 10**9, 0]] * 3),
         ("result", [["", "no kind", "numpy:ndarray", 0]]),
         ("weak_types", []),
-        ("name", 3),
         ("parameters", [["x", "VAR_POSITIONAL", False, False, []]]),
         ("parameters", [["not a name", "VAR_POSITIONAL", False, False, []]]),
         ("sections", {"portable": -1}),
         ("mesh", {"devices": [10**9]}),
     ],
 )
-def test_sizes_in_a_header_are_bounded(made, tmp_path, key, value):
+def test_a_header_that_does_not_fit_is_one_error(made, tmp_path, key, value):
     header, sections = read(made)
     path = tmp_path / "f"
     write(path, {**header, key: value}, sections)
@@ -169,6 +169,8 @@ def test_what_is_no_file_of_this_version(made, tmp_path):
     for contents, message in (
         (later, r"version 99; .* reads version 2"),
         (b"hello " * 100, r"not written by `Exported.save`"),
+        (b"", r"not written by `Exported.save`"),
+        (MAGIC, r"it is damaged"),
     ):
         (tmp_path / "f").write_bytes(contents)
         with pytest.raises(ValueError, match=message):
@@ -242,10 +244,22 @@ def test_other_names_are_refused(made, tmp_path, name):
     assert "this" not in sys.modules
 
 
-def test_nothing_of_a_class_runs(tmp_path):
-    class Trap:
+def test_an_allowed_package_that_is_not_here_is_one_error(made, tmp_path):
+    def change(header):
+        header["result"][0][1:3] = "name", "no_such_package:f"
+
+    path = rewritten(made, tmp_path / "f", change)
+    with pytest.raises(ValueError, match=r"needs what is not here .*no_such_package"):
+        load(path, allow=("tests", "no_such_package"))
+
+
+def test_nothing_of_a_class_runs(tmp_path, monkeypatch):
+    class Trap(functions.Layer):
         def __init__(self):
             raise AssertionError("ran")
+
+    class Other:
+        __init__ = Trap.__init__
 
     path = tmp_path / "f"
     f = filter_jit(lambda layer, x: layer)
@@ -254,13 +268,14 @@ def test_nothing_of_a_class_runs(tmp_path):
     def change(header):
         header["result"][0][2][0] = "tests.export.functions:Trap"
 
-    functions.Trap = Trap
     Trap.__module__ = functions.__name__
-    try:
-        with pytest.raises(ValueError, match="not a Module or a dataclass"):
-            load(rewritten(path, path, change), allow=("tests",))
-    finally:
-        del functions.Trap
+    monkeypatch.setattr(functions, "Trap", Trap, raising=False)
+    f = load(rewritten(path, path, change), allow=("tests",))
+    assert type(f(functions.layer(), functions.x())) is Trap
+
+    monkeypatch.setattr(functions, "Trap", Other)
+    with pytest.raises(ValueError, match="dataclass"):
+        load(path, allow=("tests",))
 
 
 @pytest.mark.parametrize(
