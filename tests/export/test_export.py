@@ -321,6 +321,36 @@ def test_results_that_cannot_be_written_are_refused():
         filter_jit(lambda x: (x, slice(1, 2))).export(_X)
 
 
+def test_a_static_that_was_changed_since_export_is_refused(path):
+    """The function may be traced again to save it."""
+    config = functions.Config(1.0, ["a"])
+    exported = filter_jit(lambda x, config: x).export(_X, config)
+    config.names.append("b")
+    with pytest.raises(ValueError, match="was changed since `export`"):
+        exported.save(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, TypeError, ValueError])
+def test_what_jax_cannot_export_is_one_error(path, monkeypatch, error):
+    """Of shardings that are by no mesh, it raises a `TypeError`."""
+
+    def fail(*args, **kwargs):
+        raise error("why")
+
+    exported = filter_jit(functions.weak).export(_X)
+    monkeypatch.setattr(jax.export, "export", fail)
+    with pytest.raises(ValueError, match="weak cannot be exported: why"):
+        exported.save(path)
+    assert not path.exists()
+
+
+def test_options_of_the_compiler_are_refused():
+    options = {"xla_cpu_enable_fast_math": True}
+    with pytest.raises(ValueError, match="weak has compiler_options"):
+        filter_jit(functions.weak, compiler_options=options).export(_X)
+
+
 @pytest.mark.parametrize(
     "call",
     [
