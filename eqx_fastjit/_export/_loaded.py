@@ -5,7 +5,7 @@ And a file in words, for `eqx-fastjit show`. Nothing that it names is imported.
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
 import dataclasses
 import inspect
@@ -74,11 +74,15 @@ class LoadedFunction(Function):
 
         signature = inspect.Signature([_parameter(*fields) for fields in described])
         description = Description(True, (name, name), None, signature, ())
+        # It stands for the user's function, too: `call_python` runs the program.
         super().__init__(self, description, Options(header["donate"], True, {}))
         self.attributes = {
             "__name__": name,
             "__doc__": header["doc"],
             "__signature__": signature,
+            # A name, as a global returns it: then a copy is the jitted function itself,
+            # which never changes. Pickling raises an error, as there is no such global.
+            "__reduce_ex__": lambda protocol: name,
         }
 
         self._exported = _read_portable(sections["portable"], header, trusted)

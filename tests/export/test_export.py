@@ -1,6 +1,8 @@
 """An exported function computes what the function computes, in any process."""
 
+import copy
 import inspect
+import pickle
 
 import equinox as eqx
 import jax
@@ -286,6 +288,13 @@ def test_its_signature_is_that_of_the_function(folder):
         assert (a.default is a.empty) == (b.default is b.empty)
     assert f.__name__ == "statics" and "statics" in repr(f)
     assert load(folder / "weak.fastjit").__doc__.startswith("Results of a weak type")
+
+
+def test_a_copy_is_the_function_itself(folder):
+    f = load(folder / "mlp.fastjit")
+    assert copy.copy(f) is copy.deepcopy(f) is f
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(f)
 
 
 # --- what is refused ------------------------------------------------------------------
