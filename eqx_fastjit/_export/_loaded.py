@@ -137,10 +137,9 @@ class LoadedFunction(Function):
             return portable
 
         native = self._native
-        # Native code returns arrays alone. The handle is that of a result with other
-        # arrays, of which only the structure counts. An error of a call is then no
-        # reason to forget this (`error_of_call`).
+        # As if it was traced: else `error_of_call` would forget it after any error.
         flat.traced = True
+        # Native code returns arrays alone, so make a handle for them from the template.
         *_, handle = flat.output(self._template, calls_back=False)
 
         def call(*arrays: Any) -> Any:
@@ -197,8 +196,9 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     avals = [aval.update(weak_type=bool(weak_type)) for aval, weak_type in pairs]
     changes: dict[str, Any] = {"out_avals": tuple(avals)}
 
-    # For each program that is for CPUs by that name, JAX imports `scipy.linalg`, which
-    # takes longer than all the rest of loading a small one.
+    # JAX imports `scipy.linalg` before it lowers a program whose platforms have "cpu",
+    # which takes longer than loading a small one. So call it by another name, and
+    # disable the check of names.
     platforms = {*exported.platforms, jax.default_backend()}
     if platforms == {"cpu"} and not has_lapack(exported):
         unchecked = jax.export.DisabledSafetyCheck.platform()
@@ -210,19 +210,16 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
 
 def _check_custom_calls(exported: jax.export.Exported) -> None:
     """Reject a program that calls anything that is not part of JAX."""
-    allowed = _private.stable_custom_calls()
-    programs = [exported]
-    while programs[-1].has_vjp():  # as many as there are, whatever the header says
-        programs.append(programs[-1].vjp())
-    for program in programs:
-        names = {a or b for a, b in _CUSTOM_CALL.findall(program.mlir_module())}
-        unknown = sorted(names - allowed)
-        if unknown:
-            raise ExportFileError(
-                f"it calls {', '.join(unknown)}: native code outside of JAX's "
-                "compatibility guarantees. If you trust whoever wrote the file, pass "
-                "`trusted=True`"
-            )
+    names = {a or b for a, b in _CUSTOM_CALL.findall(exported.mlir_module())}
+    unknown = sorted(names - _private.stable_custom_calls())
+    if unknown:
+        raise ExportFileError(
+            f"it calls {', '.join(unknown)}: native code outside of JAX's "
+            "compatibility guarantees. If you trust whoever wrote the file, pass "
+            "`trusted=True`"
+        )
+    if exported.has_vjp():  # as many as there are, whatever the header says
+        _check_custom_calls(exported.vjp())
 
 
 def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
@@ -253,27 +250,21 @@ def show(path: Any, *, everything: bool = False) -> str:
     with one_error(path):
         header, sections = read(path)
         exported = jax.export.deserialize(bytearray(sections["portable"]))
-        devices = "1 device"
-        if exported.nr_devices > 1:
-            devices = f"{exported.nr_devices} devices"
-
         out = [
             f"{path}: {header['name']}, made by {header['made_by']}",
-            f"StableHLO for {', '.join(exported.platforms)} ({devices})",
+            f"StableHLO for {', '.join(exported.platforms)}, "
+            f"{exported.nr_devices} device(s)",
             f"differentiable {header['vjp_order']} times, donate={header['donate']!r}",
+            f"native code for: {header.get('made_for')}",
+            *[f"{name}: {len(data):,} bytes" for name, data in sections.items()],
         ]
-        if "compiled" in sections:
-            out.append(f"native code for {header['made_for']}")
-        sizes = [f"{name} {len(data):,} bytes" for name, data in sections.items()]
-        out.append(", ".join(sizes))
 
         arguments = [line for *_, lines in header["parameters"] for line in lines]
         most = None if everything else _MAX_LINES
         out += ["arguments:", *_show_lines(arguments, exported.in_avals, most)]
         out += ["result:", *_show_lines(header["result"], exported.out_avals, most)]
         # A file may have anything for a name, such as a terminal's control characters.
-        text = "\n".join(out)
-        return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+        return re.sub(r"[^\w\n -~]", "?", "\n".join(out))
 
 
 def _show_lines(

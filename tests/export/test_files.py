@@ -163,6 +163,15 @@ def test_a_header_that_does_not_fit_is_one_error(made, tmp_path, key, value):
         load(path, allow=("tests",))
 
 
+def test_show_prints_no_control_characters(made, tmp_path, capsys):
+    def change(header):
+        header["name"] = "naïve\x1b[2J\u202e\ud800"
+
+    path = rewritten(made, tmp_path / "f", change)
+    assert cli.main(["show", str(path)]) == 0
+    assert "f: naïve?[2J??, made by" in capsys.readouterr().out
+
+
 def test_what_is_no_file_of_this_version(made, tmp_path):
     later = bytearray(made.read_bytes())
     later[len(MAGIC)] = 99
@@ -362,6 +371,19 @@ def test_calls_of_native_functions_are_refused(name, tmp_path):
 
     rewritten(path, path, change, portable=bytes(exported.serialize()))
     with pytest.raises(ValueError, match=f"it calls {name}"):
+        load(path)
+    load(path, trusted=True)
+
+
+def test_without_a_private_name_of_jax_custom_calls_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    filter_jit(functions.linalg).export(functions.x()).save(path)
+    load(path)
+
+    monkeypatch.setattr(
+        "eqx_fastjit._private.try_resolve", lambda path, default: default
+    )
+    with pytest.raises(ValueError, match="it calls lapack_"):
         load(path)
     load(path, trusted=True)
 
