@@ -4,11 +4,10 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-import dataclasses
 import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.export
@@ -17,20 +16,19 @@ import jax.tree_util as jtu
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._callables import OMITTED, to_call
 from eqx_fastjit._options import donated
-from eqx_fastjit._statics import partition
+from eqx_fastjit._statics import partition, Walk
 from eqx_fastjit._traced import quiet_donation
 
 from . import _format
 from ._native import compile_native, environment
-from ._tree import Encoder, ExportError, Line, split
+from ._tree import Encoder, ExportError, split
 
 
 # JAX takes any name, and says that it has no such platform when the file is called.
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """A call of a function: `values` has one for each parameter of `signature`.
 
     The instance of a bound method is not among them.
@@ -58,8 +56,8 @@ class Exported:
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
         described = _described(call, self._refs)
-        options = jitted._function.options
-        if "compiler_options" in options.jit_kwargs:
+        jit_kwargs = jitted._function.options.jit_kwargs
+        if "compiler_options" in jit_kwargs:
             raise ExportError(
                 f"{call.name} has compiler_options, which cannot be saved."
             )
@@ -70,11 +68,21 @@ class Exported:
         positional, _ = to_call(call.signature, call.values)
         donated_arrays = donated(call.donate, positional, len(self._arrays), True)
         self._options: dict[str, Any] = {"donate_argnums": donated_arrays}
-        traced = self._trace()
 
-        # Among other options of `jax.jit`: `_mesh` takes what is a sharding.
+        # Tracing fills the lines of the result.
+        with quiet_donation():
+            flat = jax.jit(self._function_of_arrays, **self._options)
+            traced = flat.trace(*self._arrays)
+            if has_host_callbacks(traced):
+                raise ExportError(
+                    f"{call.name} has host callbacks, which call Python and cannot be "
+                    "exported. Remove them (`jax.debug.print`, `jax.pure_callback`); "
+                    "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
+                )
+
+        # Of `jit_kwargs`, `_mesh` uses what is a sharding, and passes over the rest.
         self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
-        self._shardings += jtu.tree_leaves(options.jit_kwargs)
+        self._shardings += jtu.tree_leaves(jit_kwargs)
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
             "name": call.name,
@@ -84,20 +92,6 @@ class Exported:
             "weak_types": [x.weak_type for x in traced.out_info],
             "donate": call.donate,
         }
-
-    def _trace(self) -> jax.stages.Traced:
-        """Trace the function, which fills the lines of its result."""
-        jitted = jax.jit(self._function_of_arrays, **self._options)
-        with quiet_donation():
-            traced = jitted.trace(*self._arrays)
-            if has_host_callbacks(traced):
-                name = self._function_of_arrays.__name__
-                raise ExportError(
-                    f"{name} has host callbacks, which call Python and cannot be "
-                    "exported. Remove them (`jax.debug.print`, `jax.pure_callback`); "
-                    "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
-                )
-        return traced
 
     def __repr__(self) -> str:
         return f"<Exported of {self._header['name']}>"
@@ -131,35 +125,30 @@ class Exported:
         `ValueError`, with the reason, if the function cannot be saved in this way, and
         `OSError` if the file cannot be written.
         """
-        sizes = [size for x in self._arrays for size in x.shape]
-        if compiled and any(type(size) is not int for size in sizes):
+        if compiled and any(type(n) is not int for x in self._arrays for n in x.shape):
             raise ExportError("`compiled=True` needs sizes, and some are symbolic.")
         if platforms is not None and not set(platforms) <= {*_PLATFORMS}:
             raise ExportError(f"{platforms=}: expected some of {_PLATFORMS}.")
-        if vjp_order < 0:
-            raise ExportError(f"{vjp_order=}: expected 0 or more.")
 
-        function, arrays, options = (
-            self._function_of_arrays,
-            self._arrays,
-            self._options,
-        )
+        options = self._options
         header = {**self._header, "vjp_order": vjp_order}
         sections: dict[str, bytes] = {}
         with _format.replacing(path) as file, quiet_donation():
-            if compiled:
-                code, shardings = compile_native(function, arrays, options)
-                header["made_for"] = environment()
-                sections["compiled"] = code
-                # The portable form takes arrays where the compiled one has them, as
-                # the file has one mesh.
-                options = options | shardings
-
-            jitted = jax.jit(function, **options)
             try:
-                exported = jax.export.export(jitted, platforms=platforms)(*arrays)
+                if compiled:
+                    code, shardings = compile_native(
+                        self._function_of_arrays, self._arrays, options
+                    )
+                    header["made_for"] = environment()
+                    sections["compiled"] = code
+                    # `load` places arrays by the shardings of the portable form, and
+                    # gives the same arrays to the native code.
+                    options = options | shardings
+
+                flat = jax.jit(self._function_of_arrays, **options)
+                exported = jax.export.export(flat, platforms=platforms)(*self._arrays)
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
-            except (ValueError, NotImplementedError) as e:
+            except Exception as e:  # of JAX, or of the device's plugin
                 raise ExportError(f"{header['name']} cannot be exported: {e}") from e
 
             # It may have been traced again.
@@ -168,7 +157,9 @@ class Exported:
 
             header["mesh"] = None
             if exported.nr_devices > 1:
-                header["mesh"] = _mesh(exported.nr_devices, self._shardings)
+                # The compiler knows more of them: those in the function's body.
+                known = jtu.tree_leaves((self._shardings, options))
+                header["mesh"] = _mesh(exported.nr_devices, known)
             _format.write(file, header, sections)
 
 
@@ -221,30 +212,19 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
 
     `refs`: the argument, with an `ArrayRef` in place of each array.
     """
-    name, kind = parameter.name, parameter.kind
-    has_default = parameter.default is not inspect.Parameter.empty
-    omitted = has_default and parameter.default is value
+    name, default = parameter.name, parameter.default
+    has_default = default is not inspect.Parameter.empty
+    # Omitted, or given as it would be.
+    omitted = has_default and Walk(default).trail == Walk(value).trail
 
     try:
-        lines = lines_of(refs, kind, name)
+        lines = Encoder().write(refs, name)
     except ExportError:
         # An omitted default that cannot be saved need not be: it is part of the trace.
         if not omitted:
             raise
-        lines = lines_of(OMITTED, kind, name)
-    return [name, kind.name, has_default, omitted, lines]
-
-
-def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
-    """The lines of an argument, which has `ArrayRef`s in place of arrays.
-
-    Each has a path, what is there, its data, and how many lines below it are its parts.
-    """
-    if value is OMITTED:
-        return [[name, "default", None, 0]]
-    if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
-        value = dict(sorted(value.items()))
-    return Encoder().write(value, name)
+        lines = Encoder().write(OMITTED, name)
+    return [name, parameter.kind.name, has_default, omitted, lines]
 
 
 def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:

@@ -60,30 +60,29 @@ def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
 def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
     """The header and the sections of a file. Raises `ExportFileError` or `OSError`."""
     with open(path, "rb") as file:
-        prefix = file.read(PREFIX.size)
-        if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
-            raise ExportFileError("it was not written by `Exported.save`")
+        contents = memoryview(file.read())
 
-        _, version, header_size, checksum = PREFIX.unpack(prefix)
-        if version != VERSION:
-            raise ExportFileError(
-                f"its format has version {version}; this eqx_fastjit reads version "
-                f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
-            )
-
-        data = memoryview(file.read())
-
-    if hashlib.sha256(data).digest() != checksum or header_size > len(data):
+    if contents[: len(MAGIC)] != MAGIC:
+        raise ExportFileError("it was not written by `Exported.save`")
+    _, version, header_size, checksum = PREFIX.unpack_from(contents)
+    if version != VERSION:
+        raise ExportFileError(
+            f"its format has version {version}; this eqx_fastjit reads version "
+            f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
+        )
+    data = contents[PREFIX.size :]
+    if hashlib.sha256(data).digest() != checksum:
         raise ExportFileError("it is truncated or damaged")
 
     header = json.loads(bytes(data[:header_size]))
     sections = {}
     end = header_size
     for name, size in header["sections"].items():
-        if size < 0 or end + size > len(data):
-            raise ExportFileError("its header is invalid (sections)")
         sections[name] = data[end : end + size]
         end += size
+    # The checksum is not that of the size of the header.
+    if end != len(data):
+        raise ExportFileError("its sections have other sizes than its header says")
     return header, sections
 
 
@@ -98,5 +97,8 @@ def one_error(path: Any) -> Iterator[None]:
         raise ExportFileError(f"{prefix}{e}.") from e.__cause__
     except OSError:
         raise
-    except Exception as e:  # of Python, NumPy and JAX, for a header that is nonsense
-        raise ExportFileError(f"{prefix}its header is invalid ({e!r}).") from e
+    except Exception as e:  # of Python, NumPy, JAX and flatbuffers
+        raise ExportFileError(
+            f"{prefix}it is damaged, was made by another JAX, or needs what is not "
+            f"here ({e!r})."
+        ) from e

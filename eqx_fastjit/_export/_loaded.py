@@ -5,7 +5,7 @@ And a file in words, for `eqx-fastjit show`. Nothing that it names is imported.
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
 import dataclasses
 import inspect
@@ -24,11 +24,10 @@ from eqx_fastjit._statics import partition
 from eqx_fastjit._traced import FlatFunction
 
 from . import _private
-from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names
 from ._native import has_lapack, load_native
-from ._tree import build, difference, Encoder, Line, show_line, split
+from ._tree import build, difference, Encoder, ExportError, Line, show_line, split
 
 
 _CUSTOM_CALL = re.compile(
@@ -71,17 +70,19 @@ class LoadedFunction(Function):
     ):
         self._header = header
         self._names = names
-        name, described = header["name"], header["parameters"]
-        if not isinstance(name, str):
-            raise ExportFileError("its header is invalid (name)")
+        name, described = str(header["name"]), header["parameters"]
 
         signature = inspect.Signature([_parameter(*fields) for fields in described])
         description = Description(True, (name, name), None, signature, ())
+        # It stands for the user's function, too: `call_python` runs the program.
         super().__init__(self, description, Options(header["donate"], True, {}))
         self.attributes = {
             "__name__": name,
             "__doc__": header["doc"],
             "__signature__": signature,
+            # A name, as a global returns it: then a copy is the jitted function itself,
+            # which never changes. Pickling raises an error, as there is no such global.
+            "__reduce_ex__": lambda protocol: name,
         }
 
         self._exported = _read_portable(sections["portable"], header, trusted)
@@ -96,7 +97,12 @@ class LoadedFunction(Function):
         if header["mesh"] is not None:
             self._mesh = _mesh(header["mesh"])
             whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-            shardings = self._exported.in_shardings_jax(self._mesh)
+            try:
+                shardings = self._exported.in_shardings_jax(self._mesh)
+            except ValueError:
+                # If a mesh is in the function's body alone, JAX exports scalars as on
+                # an empty mesh. They, too, may then be on all devices.
+                shardings = [None] * len(self._paths)
             self._shardings = [sharding or whole for sharding in shardings]
 
         self._native: Any = None
@@ -110,11 +116,13 @@ class LoadedFunction(Function):
         """As of any function. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for described, value in zip(self._header["parameters"], refs, strict=True):
-            name, kind, _, was_omitted, then = described
+            name, _, _, was_omitted, then = described
             if was_omitted and value is OMITTED:
                 continue
-            now = lines_of(value, getattr(inspect.Parameter, kind), name)
-            why = difference(then, now)
+            try:
+                why = difference(then, Encoder().write(value, name))
+            except ExportError as e:
+                why = str(e).removesuffix(".")
             if why is not None:
                 raise self._other_call(why)
         return super().specialize(values, abstract)
@@ -129,10 +137,9 @@ class LoadedFunction(Function):
             return portable
 
         native = self._native
-        # Native code returns arrays alone. The handle is that of a result with other
-        # arrays, of which only the structure counts. An error of a call is then no
-        # reason to forget this (`error_of_call`).
+        # As if it was traced: else `error_of_call` would forget it after any error.
         flat.traced = True
+        # Native code returns arrays alone, so make a handle for them from the template.
         *_, handle = flat.output(self._template, calls_back=False)
 
         def call(*arrays: Any) -> Any:
@@ -161,8 +168,7 @@ class LoadedFunction(Function):
 
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""
-        lines: Sequence[Line] = self._header["result"]
-        return build(iter(lines), out, self._names)
+        return build(iter(self._header["result"]), out, self._names)
 
     def _other_call(self, why: str) -> TypeError:
         return TypeError(
@@ -181,12 +187,7 @@ def _parameter(
 
 def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
     """The program, as a `jax.export.Exported`."""
-    try:
-        exported = jax.export.deserialize(bytearray(data))
-    except Exception as e:  # of flatbuffers, if it is there, and of JAX
-        raise ExportFileError(
-            f"JAX {jax.__version__} cannot read its portable form ({e})"
-        ) from e
+    exported = jax.export.deserialize(bytearray(data))
     if not trusted:
         _check_custom_calls(exported)
 
@@ -195,8 +196,9 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     avals = [aval.update(weak_type=bool(weak_type)) for aval, weak_type in pairs]
     changes: dict[str, Any] = {"out_avals": tuple(avals)}
 
-    # For each program that is for CPUs by that name, JAX imports `scipy.linalg`, which
-    # takes longer than all the rest of loading a small one.
+    # JAX imports `scipy.linalg` before it lowers a program whose platforms have "cpu",
+    # which takes longer than loading a small one. So call it by another name, and
+    # disable the check of names.
     platforms = {*exported.platforms, jax.default_backend()}
     if platforms == {"cpu"} and not has_lapack(exported):
         unchecked = jax.export.DisabledSafetyCheck.platform()
@@ -208,19 +210,16 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
 
 def _check_custom_calls(exported: jax.export.Exported) -> None:
     """Reject a program that calls anything that is not part of JAX."""
-    allowed = _private.stable_custom_calls()
-    programs = [exported]
-    while programs[-1].has_vjp():  # as many as there are, whatever the header says
-        programs.append(programs[-1].vjp())
-    for program in programs:
-        names = {a or b for a, b in _CUSTOM_CALL.findall(program.mlir_module())}
-        unknown = sorted(names - allowed)
-        if unknown:
-            raise ExportFileError(
-                f"it calls {', '.join(unknown)}: native code outside of JAX's "
-                "compatibility guarantees. If you trust whoever wrote the file, pass "
-                "`trusted=True`"
-            )
+    names = {a or b for a, b in _CUSTOM_CALL.findall(exported.mlir_module())}
+    unknown = sorted(names - _private.stable_custom_calls())
+    if unknown:
+        raise ExportFileError(
+            f"it calls {', '.join(unknown)}: native code outside of JAX's "
+            "compatibility guarantees. If you trust whoever wrote the file, pass "
+            "`trusted=True`"
+        )
+    if exported.has_vjp():  # as many as there are, whatever the header says
+        _check_custom_calls(exported.vjp())
 
 
 def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
@@ -251,27 +250,21 @@ def show(path: Any, *, everything: bool = False) -> str:
     with one_error(path):
         header, sections = read(path)
         exported = jax.export.deserialize(bytearray(sections["portable"]))
-        devices = "1 device"
-        if exported.nr_devices > 1:
-            devices = f"{exported.nr_devices} devices"
-
         out = [
             f"{path}: {header['name']}, made by {header['made_by']}",
-            f"StableHLO for {', '.join(exported.platforms)} ({devices})",
+            f"StableHLO for {', '.join(exported.platforms)}, "
+            f"{exported.nr_devices} device(s)",
             f"differentiable {header['vjp_order']} times, donate={header['donate']!r}",
+            f"native code for: {header.get('made_for')}",
+            *[f"{name}: {len(data):,} bytes" for name, data in sections.items()],
         ]
-        if "compiled" in sections:
-            out.append(f"native code for {header['made_for']}")
-        sizes = [f"{name} {len(data):,} bytes" for name, data in sections.items()]
-        out.append(", ".join(sizes))
 
         arguments = [line for *_, lines in header["parameters"] for line in lines]
         most = None if everything else _MAX_LINES
         out += ["arguments:", *_show_lines(arguments, exported.in_avals, most)]
         out += ["result:", *_show_lines(header["result"], exported.out_avals, most)]
         # A file may have anything for a name, such as a terminal's control characters.
-        text = "\n".join(out)
-        return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+        return re.sub(r"[^\w\n -~]", "?", "\n".join(out))
 
 
 def _show_lines(

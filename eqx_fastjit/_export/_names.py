@@ -18,8 +18,10 @@ from ._format import ExportFileError
 
 
 _OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
-_BUILTINS = (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
-_STANDARD = (*_BUILTINS, OrderedDict, defaultdict)
+_STANDARD = (
+    *(bool, int, float, complex, str, bytes),
+    *(list, dict, tuple, set, frozenset, OrderedDict, defaultdict),
+)
 # JAX defines many functions in private modules, which change. These have public names.
 _PUBLIC = (
     *("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.numpy.linalg", "jax.lax"),
@@ -99,13 +101,14 @@ class Names:
                 f"it needs {name}, which does not exist, or is not imported here"
             )
         home = getattr(value, "__module__", None) or type(value).__module__
-        if not _is_inside(home, (*self._allowed, "jaxlib")):
-            raise ExportFileError(f"it needs {name}, which {home!r} has: not allowed")
-        # NumPy reads and writes files.
-        if name == "jax.numpy:load" or (
-            _is_inside(module, ("numpy",)) and not isinstance(value, np.ufunc | type)
-        ):
-            raise ExportFileError(f"it needs {name}, which is not allowed")
+        is_allowed = _is_inside(home, (*self._allowed, "jaxlib"))
+        # NumPy's functions read and write files, also those that `jax.numpy` has.
+        is_function = not isinstance(value, np.ufunc | type)
+        is_io = name == "jax.numpy:load" or (
+            is_function and _is_inside(home, ("numpy",))
+        )
+        if is_io or not is_allowed:
+            raise ExportFileError(f"it needs {name} of {home}, which is not allowed")
         return value
 
     def is_trusted(self, name: str) -> bool:

@@ -32,7 +32,7 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     Raises an exception of JAX or Python if this version of JAX cannot load it.
     """
     cls = _private.resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
-    inputs, outputs = list(exported.in_avals), list(exported.out_avals)
+    inputs, outputs = exported.in_avals, exported.out_avals
 
     # Where arguments and results are: as the program says, else on all devices.
     default: Any = jax.sharding.SingleDeviceSharding(device)

@@ -27,13 +27,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from eqx_fastjit._statics import (
-    generated_fields,
-    is_flattened,
-    partition,
-    reader_of,
-    state_of,
-)
+from eqx_fastjit._callables import OMITTED
+from eqx_fastjit._statics import is_flattened, partition, reader_of, state_of
 from eqx_fastjit._texts import describe_static
 
 from ._format import ExportFileError
@@ -69,8 +64,8 @@ _JSON: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bytes: (bytes.hex, bytes.fromhex),
 }
 _FROM_JSON = {x.__name__: read for x, (_, read) in _JSON.items()}
-# The readers of values that are written as their state.
-_BY_STATE = ("struct", "numpy", "scalar", "hashed", "state", "int", "text", "tuple")
+# The readers of values that are the same only if they are the same object.
+_BY_IDENTITY = ("same", "array", "tracer")
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
 
 _NOT_IMPORTABLE = (
@@ -103,6 +98,8 @@ class Encoder:
             self._line(path, cls.__name__, to_json(x))
         elif cls is ArrayRef:
             self._line(path, "array", x.number)
+        elif x is OMITTED:
+            self._line(path, "default", None)
         elif cls in _SEQUENCES.values():
             if isinstance(x, set | frozenset):  # in the same order each time
                 x = sorted(x, key=lambda item: json.dumps(Encoder().write(item, path)))
@@ -161,7 +158,7 @@ class Encoder:
 
         # Anything else can only be compared, by the state that it has.
         else:
-            state = state_of(x) if reader.name in _BY_STATE else x
+            state = x if reader.name in _BY_IDENTITY else state_of(x)
             if state is x:
                 is_function = callable(x) and hasattr(x, "__qualname__")
                 raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
@@ -180,8 +177,9 @@ class Encoder:
 
 def fields_of(cls: Any) -> list[str]:
     """The names of all fields of a Module, a dataclass, or a class of attrs."""
-    is_dataclass = dataclasses.is_dataclass(cls)
-    fields = dataclasses.fields(cls) if is_dataclass else cls.__attrs_attrs__
+    fields = getattr(cls, "__attrs_attrs__", None)
+    if fields is None:
+        fields = dataclasses.fields(cls)  # which raises a `TypeError` for any other
     return [field.name for field in fields]
 
 
@@ -203,14 +201,12 @@ def show_line(line: Line) -> str:
 
 def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:
     """The first difference between two trees, in words; `None` if there is none."""
-    for old, new in itertools.zip_longest(then, now):
-        if old == new:
-            continue
-        if old is not None and new is not None and old[0] == new[0]:
+    nothing = ["nothing", "nothing", None, 0]
+    for old, new in itertools.zip_longest(then, now, fillvalue=nothing):
+        if old[0] != new[0]:
+            return f"expected `{old[0]}`, got `{new[0]}`"
+        if old != new:
             return f"`{old[0]}` was {show_line(old)} and is now {show_line(new)}"
-        expected = "nothing" if old is None else f"`{old[0]}`"
-        got = "nothing" if new is None else f"`{new[0]}`"
-        return f"expected {expected}, got {got}"
     return None
 
 
@@ -241,24 +237,17 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
     if kind == "name":
         return names.get(about)
     if kind == "node":
-        cls = _class_of(about, names)
+        cls = names.get(about)
         if not (names.is_trusted(about) or _is_plain_node(cls)):
             raise ExportFileError(f"it builds {cls!r}, which may call anything")
         return _build_node(cls, *parts)
     if kind == "member":
         class_name, member = about
-        return _class_of(class_name, names).__members__[member]
+        return names.get(class_name).__members__[member]
     if kind == "instance":
         class_name, *fields = about
-        return _build_instance(_class_of(class_name, names), fields, parts)
+        return _build_instance(names.get(class_name), fields, parts)
     raise ExportFileError(f"its header is invalid ({kind!r})")
-
-
-def _class_of(name: str, names: Names) -> Any:
-    cls = names.get(name)
-    if not isinstance(cls, type):
-        raise ExportFileError(f"{cls!r} is not a class")
-    return cls
 
 
 def _is_plain_node(cls: type) -> bool:
@@ -281,8 +270,6 @@ def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
 
 def _build_instance(cls: type, fields: Sequence[str], values: Sequence[Any]) -> Any:
     """A value of a Module or dataclass, without calling its `__init__`."""
-    if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
-        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
     if not {*fields} <= {*fields_of(cls)}:
         raise ExportFileError(f"{cls!r} has no fields {fields}")
 

@@ -21,7 +21,8 @@ import eqx_fastjit
 from tests.support.same import assert_same
 
 
-# Each function below appends its name here whenever its Python code runs.
+# Functions append their names here when their Python code runs: `check` asserts that
+# those of `FUNCTIONS` do not.
 ran: list[str] = []
 
 
@@ -62,6 +63,10 @@ class Node:
 class Data:
     value: Any
     n: int
+
+
+class Metres(float):
+    """A number of another type, with the `__eq__` of `float`."""
 
 
 class Layer(eqx.Module):
@@ -213,6 +218,14 @@ def sharded_functions():
     def batch():
         return jnp.arange(32.0).reshape(8, 4)
 
+    # Their arguments are on no mesh, and JAX has scalars on all devices of any.
+    def constrained(x, scale):
+        return jax.lax.with_sharding_constraint(x * scale, rows)
+
+    def mapped(x, scale):
+        specs = {"in_specs": (P("d"), P()), "out_specs": P("d")}
+        return jax.shard_map(jnp.multiply, mesh=mesh(), **specs)(x, scale)
+
     return {
         "committed": Tests(add, lambda: (jax.device_put(batch(), rows), batch()[:1])),
         "given": Tests(
@@ -225,6 +238,8 @@ def sharded_functions():
             lambda: (jax.device_put(batch(), whole),),
             {"out_shardings": {"a": rows, "b": whole}, "donate": "all"},
         ),
+        "constrained": Tests(constrained, lambda: (batch(), jnp.float32(2))),
+        "mapped": Tests(mapped, lambda: (batch(), jnp.float32(2))),
     }
 
 

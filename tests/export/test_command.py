@@ -84,8 +84,8 @@ def test_show_says_what_is_in_a_file(module, capsys):
     out = capsys.readouterr().out
     for fragment in (
         "f: jitted, made by",
-        "StableHLO for cpu (1 device)",
-        "native code for jax",
+        "StableHLO for cpu, 1 device(s)",
+        "native code for: jax",
         "model.weight  float32[3,3]",
         "model.name  str 'a model'",
         "n  int 2",

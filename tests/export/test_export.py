@@ -1,6 +1,8 @@
 """An exported function computes what the function computes, in any process."""
 
+import copy
 import inspect
+import pickle
 
 import equinox as eqx
 import jax
@@ -52,6 +54,17 @@ def test_shardings_over_eight_devices_are_kept(tmp_path):
     save_all(tests, tmp_path)
     out = run_program("load_exported.py", tmp_path, "sharded")
     assert out.stdout.count("same") == len(tests) * len(FORMS)
+
+
+@pytest.mark.parametrize("name", ["constrained", "mapped"])
+def test_a_mesh_in_the_body_alone_is_kept_without_a_compiled_form(path, name):
+    """But for the names of its axes: only the compiler finds the mesh itself."""
+    test = functions.sharded_functions()[name]
+    f = functions.filter_jit(test)
+    f.export(*test.arguments()).save(path)
+    got, want = load(path)(*test.arguments()), f(*test.arguments())
+    np.testing.assert_array_equal(got, want)
+    assert got.sharding.is_equivalent_to(want.sharding, got.ndim)
 
 
 def test_the_compiled_form_is_whole_under_a_persistent_cache(path, tmp_path):
@@ -192,7 +205,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         ((layer, x, object()), r"`n` cannot be exported: <object>: "),
         ((layer,), "missing"),
     ):
-        with pytest.raises((TypeError, ValueError), match=message):
+        with pytest.raises(TypeError, match=message):
             f(*args)
         f(layer, x)
 
@@ -212,6 +225,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         ({"b", "a"}, {"a", "b"}, {"a"}),
         ((1, [2]), (1, [2]), (1, (2,))),
         (functions.Config(1.0), functions.Config(1.0), functions.Config(2.0)),
+        (functions.Metres(1.0), functions.Metres(1.0), functions.Metres(-0.0)),
         (functions.Mode.FAST, functions.Mode.FAST, functions.Mode.SLOW),
         (jax.nn.relu, jax.nn.relu, jax.nn.gelu),
         (slice(1, 2), slice(1, 2), slice(1, 3)),
@@ -251,12 +265,14 @@ def test_defaults_and_keywords_are_given_as_in_python(path):
     def f(x, axes=(0, 1), act=lambda x: x):
         return act(x).sum(axes)
 
-    filter_jit(f).export(_X).save(path)
-    loaded = load(path)
-    for args in ((), ((0, 1),)):
-        assert float(loaded(functions.x(), *args)) == 15
-    with pytest.raises(TypeError, match="`axes`"):
-        loaded(functions.x(), (0,))
+    equal = tuple(range(2))  # another object than the default
+    for exported in ((), (equal,)):
+        filter_jit(f).export(_X, *exported).save(path)
+        loaded = load(path)
+        for args in ((), (equal,)):
+            assert float(loaded(functions.x(), *args)) == 15
+        with pytest.raises(TypeError, match="`axes`"):
+            loaded(functions.x(), (0,))
 
     one, two = jnp.ones(2), jnp.full(2, 2.0)
     filter_jit(functions.add).export(one, a=one, b=two).save(path)
@@ -272,6 +288,13 @@ def test_its_signature_is_that_of_the_function(folder):
         assert (a.default is a.empty) == (b.default is b.empty)
     assert f.__name__ == "statics" and "statics" in repr(f)
     assert load(folder / "weak.fastjit").__doc__.startswith("Results of a weak type")
+
+
+def test_a_copy_is_the_function_itself(folder):
+    f = load(folder / "mlp.fastjit")
+    assert copy.copy(f) is copy.deepcopy(f) is f
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(f)
 
 
 # --- what is refused ------------------------------------------------------------------
@@ -305,6 +328,36 @@ def test_results_that_cannot_be_written_are_refused():
         filter_jit(lambda x: (x, object())).export(_X)
     with pytest.raises(ValueError, match="cannot be built from a file"):
         filter_jit(lambda x: (x, slice(1, 2))).export(_X)
+
+
+def test_a_static_that_was_changed_since_export_is_refused(path):
+    """The function may be traced again to save it."""
+    config = functions.Config(1.0, ["a"])
+    exported = filter_jit(lambda x, config: x).export(_X, config)
+    config.names.append("b")
+    with pytest.raises(ValueError, match="was changed since `export`"):
+        exported.save(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, TypeError, ValueError])
+def test_what_jax_cannot_export_is_one_error(path, monkeypatch, error):
+    """Of shardings that are by no mesh, it raises a `TypeError`."""
+
+    def fail(*args, **kwargs):
+        raise error("why")
+
+    exported = filter_jit(functions.weak).export(_X)
+    monkeypatch.setattr(jax.export, "export", fail)
+    with pytest.raises(ValueError, match="weak cannot be exported: why"):
+        exported.save(path)
+    assert not path.exists()
+
+
+def test_options_of_the_compiler_are_refused():
+    options = {"xla_cpu_enable_fast_math": True}
+    with pytest.raises(ValueError, match="weak has compiler_options"):
+        filter_jit(functions.weak, compiler_options=options).export(_X)
 
 
 @pytest.mark.parametrize(

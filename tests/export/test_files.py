@@ -73,12 +73,13 @@ def load_and_call(path, **kwargs):
     return load(path, allow=("tests",), **kwargs)(functions.layer(), functions.x())
 
 
-def assert_refused(path, capsys):
+def assert_refused(path, capsys, why=""):
     """By `load`, and by the command `show`, which exits with 2."""
-    with pytest.raises(ValueError, match=f"{path.name}' cannot be loaded"):
+    message = f"{path.name}' cannot be loaded{why}"
+    with pytest.raises(ValueError, match=message):
         load(path, allow=("tests",))
     assert cli.main(["show", str(path)]) == 2
-    assert f"{path.name}' cannot be loaded" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --- damage ---------------------------------------------------------------------------
@@ -148,19 +149,27 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path, capsys):
         ("result", [["", "array", 10**9, 0]] * 3),
         ("result", [["", "no kind", "numpy:ndarray", 0]]),
         ("weak_types", []),
-        ("name", 3),
         ("parameters", [["x", "VAR_POSITIONAL", False, False, []]]),
         ("parameters", [["not a name", "VAR_POSITIONAL", False, False, []]]),
         ("sections", {"portable": -1}),
         ("mesh", {"devices": [10**9]}),
     ],
 )
-def test_sizes_in_a_header_are_bounded(made, tmp_path, key, value):
+def test_a_header_that_does_not_fit_is_one_error(made, tmp_path, key, value):
     header, sections = read(made)
     path = tmp_path / "f"
     write(path, {**header, key: value}, sections)
     with pytest.raises(ValueError, match="cannot be loaded"):
         load(path, allow=("tests",))
+
+
+def test_show_prints_no_control_characters(made, tmp_path, capsys):
+    def change(header):
+        header["name"] = "naïve\x1b[2J\u202e\ud800"
+
+    path = rewritten(made, tmp_path / "f", change)
+    assert cli.main(["show", str(path)]) == 0
+    assert "f: naïve?[2J??, made by" in capsys.readouterr().out
 
 
 def test_what_is_no_file_of_this_version(made, tmp_path):
@@ -169,6 +178,8 @@ def test_what_is_no_file_of_this_version(made, tmp_path):
     for contents, message in (
         (later, r"version 99; .* reads version 2"),
         (b"hello " * 100, r"not written by `Exported.save`"),
+        (b"", r"not written by `Exported.save`"),
+        (MAGIC, r"it is damaged"),
     ):
         (tmp_path / "f").write_bytes(contents)
         with pytest.raises(ValueError, match=message):
@@ -226,7 +237,7 @@ def test_an_example_shows_the_classes(made):
         "equinox:Module.__init_subclass__.__globals__",
         "jax.example_libraries.optimizers:sgd",  # exists, and is not imported yet
         *("jax.numpy:__builtins__", "tests.support.programs:ROOT", ":", "", "numpy:"),
-        *("numpy:savetxt", "jax.numpy:load"),
+        *("numpy:savetxt", "jax.numpy:load", "jax.numpy:save", "jax.numpy:savez"),
     ],
 )
 def test_other_names_are_refused(made, tmp_path, name):
@@ -237,15 +248,27 @@ def test_other_names_are_refused(made, tmp_path, name):
         line[2] = name
 
     path = rewritten(made, tmp_path / "f", change)
-    with pytest.raises(ValueError, match="cannot be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded: it needs"):
         load(path, allow=("tests.export.functions",))
     assert "this" not in sys.modules
 
 
-def test_nothing_of_a_class_runs(tmp_path):
-    class Trap:
+def test_an_allowed_package_that_is_not_here_is_one_error(made, tmp_path):
+    def change(header):
+        header["result"][0][1:3] = "name", "no_such_package:f"
+
+    path = rewritten(made, tmp_path / "f", change)
+    with pytest.raises(ValueError, match=r"needs what is not here .*no_such_package"):
+        load(path, allow=("tests", "no_such_package"))
+
+
+def test_nothing_of_a_class_runs(tmp_path, monkeypatch):
+    class Trap(functions.Layer):
         def __init__(self):
             raise AssertionError("ran")
+
+    class Other:
+        __init__ = Trap.__init__
 
     path = tmp_path / "f"
     f = filter_jit(lambda layer, x: layer)
@@ -254,13 +277,14 @@ def test_nothing_of_a_class_runs(tmp_path):
     def change(header):
         header["result"][0][2][0] = "tests.export.functions:Trap"
 
-    functions.Trap = Trap
     Trap.__module__ = functions.__name__
-    try:
-        with pytest.raises(ValueError, match="not a Module or a dataclass"):
-            load(rewritten(path, path, change), allow=("tests",))
-    finally:
-        del functions.Trap
+    monkeypatch.setattr(functions, "Trap", Trap, raising=False)
+    f = load(rewritten(path, path, change), allow=("tests",))
+    assert type(f(functions.layer(), functions.x())) is Trap
+
+    monkeypatch.setattr(functions, "Trap", Other)
+    with pytest.raises(ValueError, match="dataclass"):
+        load(path, allow=("tests",))
 
 
 @pytest.mark.parametrize(
@@ -315,10 +339,20 @@ def test_without_a_private_name_of_jax_native_code_is_not_used(made, monkeypatch
         load_and_call(made, trusted=True)
 
 
-def test_a_program_that_is_damaged_is_one_error(made, tmp_path):
+def test_whatever_loading_native_code_raises_it_is_not_used(made, monkeypatch):
+    """Also an exception without a text."""
+
+    def fail(*args):
+        raise NotImplementedError
+
+    monkeypatch.setattr("eqx_fastjit._export._native.load_executable", fail)
+    with pytest.warns(UserWarning, match="cannot load it .*NotImplementedError"):
+        load_and_call(made, trusted=True)
+
+
+def test_a_program_that_is_damaged_is_one_error(made, tmp_path, capsys):
     path = rewritten(made, tmp_path / "f", portable=b"\0" * 1000)
-    with pytest.raises(ValueError, match=r"cannot be loaded: JAX .* cannot read"):
-        load(path, allow=("tests",))
+    assert_refused(path, capsys, why=": it is damaged, was made by another JAX")
 
 
 @pytest.mark.parametrize("name", ["a_strange_function", "tpu_custom_call"])
@@ -337,6 +371,19 @@ def test_calls_of_native_functions_are_refused(name, tmp_path):
 
     rewritten(path, path, change, portable=bytes(exported.serialize()))
     with pytest.raises(ValueError, match=f"it calls {name}"):
+        load(path)
+    load(path, trusted=True)
+
+
+def test_without_a_private_name_of_jax_custom_calls_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    filter_jit(functions.linalg).export(functions.x()).save(path)
+    load(path)
+
+    monkeypatch.setattr(
+        "eqx_fastjit._private.try_resolve", lambda path, default: default
+    )
+    with pytest.raises(ValueError, match="it calls lapack_"):
         load(path)
     load(path, trusted=True)
 
