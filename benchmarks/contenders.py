@@ -14,7 +14,8 @@ from .case import Call, Makers
 
 
 def our_filter_jit(fun: Any) -> Any:
-    """`eqx_fastjit.filter_jit`, imported late: `whole.py` times processes without."""
+    """`eqx_fastjit.filter_jit`."""
+    # Imported late: `whole.py` also times processes without it.
     import eqx_fastjit
 
     return eqx_fastjit.filter_jit(fun)
@@ -29,11 +30,6 @@ def each(
 ) -> dict[str, Callable[[], Call]]:
     """For each jit, by name, what builds `make(jit)`."""
     return {name: ft.partial(make, jit) for name, jit in jits.items()}
-
-
-def is_traced(x: Any) -> bool:
-    """Whether a filtered jit would trace this leaf."""
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
 def of_function(fun: Callable[..., Any], *args: Any) -> Makers:
@@ -53,6 +49,7 @@ def of_retraces(fun: Callable[..., Any], *args: Any) -> Makers:
         sizes = itertools.count(1)
         return lambda: function(*args[:-1], np.zeros(next(sizes), np.float32))
 
+    # The last stands for `x`, which differs in each call.
     return _of_each(fun, (*args, np.zeros(1, np.float32)), 0, retrace)
 
 
@@ -79,14 +76,14 @@ def _of_each(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     carried: int,
-    call: Callable[[Callable[..., Any], Any, int], Call],
+    build: Callable[[Callable[..., Any], Any, int], Call],
 ) -> dict[str, Callable[[], Call]]:
-    """For each contender, what builds its call by `call(function, args, carried)`.
+    """For each contender, what builds its call: `build(function, args, carried)`.
 
-    `args` are as the jitted function takes them: without statics, as leaves, or
+    `build` gets `args` as its function takes them: without statics, as leaves, or
     unchanged. The first `carried` of them come from the call before.
     """
-    arrays, statics = eqx.partition(args, is_traced)
+    arrays, statics = eqx.partition(args, eqx.is_array)
     leaves, treedef = jax.tree.flatten(arrays)
     carried_leaves = len(jax.tree.leaves(arrays[:carried]))
 
@@ -99,9 +96,9 @@ def _of_each(
         return jax.tree.leaves(without_statics(*arrays))
 
     return {
-        "jit": lambda: call(jax.jit(without_statics), arrays, carried),
-        "flat": lambda: call(jax.jit(on_leaves), leaves, carried_leaves),
-        **each(lambda filter_jit: call(filter_jit(fun), args, carried), FILTER_JITS),
+        "jit": lambda: build(jax.jit(without_statics), arrays, carried),
+        "flat": lambda: build(jax.jit(on_leaves), leaves, carried_leaves),
+        **each(lambda filter_jit: build(filter_jit(fun), args, carried), FILTER_JITS),
     }
 
 
@@ -127,6 +124,8 @@ def training(
 
 def filled(make: Callable[[], Any]) -> Any:
     """The model that `make()` would make, its arrays filled with random numbers.
+
+    (Integers are 0, and flags true.)
 
     JAX's random numbers are compiled for each shape, which would take longer than the
     benchmark.

@@ -161,6 +161,8 @@ def collect(
 
     if results["programs"]:
         print(markdown(results))
+    if results["busy"]:
+        print(results["busy"], file=sys.stderr)
     return 1 if results["problems"] else 0
 
 

@@ -39,7 +39,7 @@ _KEPT = 4096
 # The most lines that are kept of the way to a call.
 _MAX_FRAMES = 8
 
-numbers = itertools.count(1)
+_numbers = itertools.count(1)
 function_numbers = itertools.count(1)
 
 
@@ -68,8 +68,11 @@ _FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 def _not_the_users() -> tuple[str, ...]:
     folders = [*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages()]
     folders += site.getsitepackages()  # those of Debian, say
-    # And what beartype generates, and a notebook's `%timeit`.
-    return (*_OWN, *(folder + os.sep for folder in folders), "<@", "<timeit")
+    generated = (
+        *("<@", "<attrs generated"),  # by beartype and attrs
+        *("<timeit", "<magic-timeit", "<timed "),  # by timeit, and in a notebook
+    )
+    return (*_OWN, *(folder + os.sep for folder in folders), *generated)
 
 
 def is_users(file: str) -> bool:
@@ -109,7 +112,7 @@ class FunctionInfo(NamedTuple):
     # Where it was defined, if it is a Python function; under `jax.jit`, if a user's.
     place: Place | None
     # Distinguishes functions with the same name and place, such as lambdas in a loop.
-    # 0 for a function of `jax.jit`, or an operation, of which only the name is known.
+    # Below 0 under `jax.jit`; 0 if only the name is known, as of an operation.
     number: int
     # Distinguishes two lambdas of a line, and options.
     variant: str = ""
@@ -150,7 +153,10 @@ def _cell() -> int:
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class Fact:
-    """One trace of a function, or one compilation. Seconds are of the wall clock."""
+    """What one call, or one stage ahead of time, traced, lowered or compiled.
+
+    Seconds are of the wall clock.
+    """
 
     function: FunctionInfo
     # Gives the specialization that was called, if it is there.
@@ -164,7 +170,7 @@ class Fact:
     settings: tuple[Any, ...] = field(default_factory=current_settings)
     # Lines of the user's code, innermost first.
     frames: tuple[Place, ...] = field(default_factory=user_frames)
-    number: int = field(default_factory=lambda: next(numbers))
+    number: int = field(default_factory=lambda: next(_numbers))
     started: float = field(default_factory=time.time)  # seconds since the epoch
     thread: str = field(default_factory=lambda: threading.current_thread().name)
     cell: int = field(default_factory=_cell)
@@ -215,8 +221,7 @@ def placement_of(x: Any) -> Any:
 # Empty without tools. A watcher has four methods, of which only two may raise:
 #
 # - `starting(compilation, arrays)`: a Python function is about to be run. `arrays` are
-#   its tracers. The contexts of the compilation end when it is compiled. An exception
-#   prevents the trace.
+#   its tracers. An exception prevents the trace.
 # - `compiling(fact)`: its program is about to be lowered or compiled, or has been. The
 #   frames of JAX that have the jaxpr are on the stack. An exception ends the call.
 # - `complete(fact, arrays)`: nothing is added to a fact any more. `arrays` are those of
@@ -254,8 +259,8 @@ class Compilation:
         known: dict[tuple[Any, Any], int] = {}
         with contextlib.suppress(Exception):  # of a subclass of `numpy.ndarray`, say
             pairs = [(aval_of(x), placement_of(x)) for x in arrays]
-            numbers = [known.setdefault(pair, len(known)) for pair in pairs]
-            self.fact.kinds, self.fact.kind_numbers = tuple(known), array("I", numbers)
+            indices = [known.setdefault(pair, len(known)) for pair in pairs]
+            self.fact.kinds, self.fact.kind_numbers = tuple(known), array("I", indices)
 
 
 # What each thread is compiling: the innermost, by the thread's number.
@@ -300,13 +305,14 @@ def tracing(arrays: Sequence[Any]) -> Iterator[None]:
     now = _current()
     if now is None or now.phase != "compiling":
         now = _begin()  # the first one, or the function calls itself
+    # Else a stage has begun it; or JAX runs what it has traced for this call again, to
+    # look for a NaN.
 
-    # (To look for a NaN, JAX runs a function again that was traced for this call.)
     fact = now.fact
     fact.traced = True
-    now.phase = "tracing"
     start = time.perf_counter()
     try:
+        now.phase = "tracing"
         for watcher in tuple(watchers):
             watcher.starting(now, arrays)
         start = time.perf_counter()
@@ -335,13 +341,13 @@ def open_stage(first: Fact | None, arrays: Sequence[Any] = ()) -> Fact:
 def close(arrays: Sequence[Any] | None = None) -> bool:
     """The call or stage that is active has ended: complete its fact, if any.
 
-    Returns whether there was one: something was being traced, lowered or compiled.
+    Returns whether there was one.
 
     `arrays` are those that the call was given.
     """
     now = _current()
     if now is None or now.phase != "compiling":
-        return False  # of a function that is being traced, an inner call has ended
+        return False  # an inner call has ended, of a trace or of a watcher
 
     fact = now.fact
     now.phase = "complete"
@@ -421,7 +427,9 @@ def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     now = None if stage == "trace" else _compiled_now()
     if now is not None:
         setattr(now.fact, stage, getattr(now.fact, stage) + duration_secs)
-        for watcher in tuple(watchers):  # versions of JAX do not tell of the beginning
+        for watcher in tuple(
+            watchers
+        ):  # some versions of JAX do not tell of the beginning
             watcher.compiling(now.fact)
     elif stage != "trace" or _engine.active() is None:
         for watcher in tuple(watchers):

@@ -80,7 +80,7 @@ class Exported:
                     "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
                 )
 
-        # Of `jit_kwargs`, `_mesh` uses what is a sharding, and passes over the rest.
+        # Of `jit_kwargs`, `_mesh` uses what is a sharding.
         self._shardings = [getattr(x, "sharding", None) for x in self._arrays]
         self._shardings += jtu.tree_leaves(jit_kwargs)
         self._header: dict[str, Any] = {
@@ -130,6 +130,9 @@ class Exported:
         if platforms is not None and not set(platforms) <= {*_PLATFORMS}:
             raise ExportError(f"{platforms=}: expected some of {_PLATFORMS}.")
 
+        if vjp_order < 0:
+            raise ExportError(f"{vjp_order=}: expected 0 or more.")
+
         options = self._options
         header = {**self._header, "vjp_order": vjp_order}
         sections: dict[str, bytes] = {}
@@ -149,7 +152,9 @@ class Exported:
                 exported = jax.export.export(flat, platforms=platforms)(*self._arrays)
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
             except Exception as e:  # of JAX, or of the device's plugin
-                raise ExportError(f"{header['name']} cannot be exported: {e}") from e
+                raise ExportError(
+                    f"{header['name']} cannot be exported with {compiled=}: {e}"
+                ) from e
 
             # It may have been traced again.
             if _described(self._call, self._refs) != header["parameters"]:
@@ -157,9 +162,9 @@ class Exported:
 
             header["mesh"] = None
             if exported.nr_devices > 1:
-                # The compiler knows more of them: those in the function's body.
-                known = jtu.tree_leaves((self._shardings, options))
-                header["mesh"] = _mesh(exported.nr_devices, known)
+                # The compiler knows those in the function's body.
+                in_body = jtu.tree_leaves(options)
+                header["mesh"] = _mesh(exported.nr_devices, self._shardings, in_body)
             _format.write(file, header, sections)
 
 
@@ -227,10 +232,17 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
     return [name, parameter.kind.name, has_default, omitted, lines]
 
 
-def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
-    """The mesh of several devices that shardings have in common, as data."""
-    named = [x for x in shardings if isinstance(x, jax.sharding.NamedSharding)]
-    meshes = {x.mesh for x in named if x.mesh.size > 1}
+def _mesh(
+    n_devices: int, shardings: Sequence[Any], in_body: Sequence[Any]
+) -> dict[str, Any]:
+    """The mesh of several devices that shardings have in common, as data.
+
+    If there is none, that of those `in_body`. Anything but a sharding is passed over.
+    """
+    meshes: set[Any] = set()
+    for known in (shardings, in_body):
+        named = [x.mesh for x in known if isinstance(x, jax.sharding.NamedSharding)]
+        meshes = meshes or {x for x in named if x.size > 1}
     if len(meshes) > 1:
         raise ExportError("arrays on different meshes cannot be exported together.")
 

@@ -33,16 +33,17 @@ class ExportFileError(ValueError):
 def replacing(path: Any) -> Iterator[IO[bytes]]:
     """A file to write, which then replaces that at `path`, or leaves it as it was.
 
-    Raises `OSError` before anything else, if it cannot be written.
+    Raises `OSError` before anything else, if its directory cannot be written.
     """
-    temporary = f"{os.path.abspath(path)}.{uuid.uuid4().hex}"  # errors name it
+    # Absolute, as an error of `open` shows it.
+    temporary = f"{os.fsdecode(os.path.abspath(path))}.{uuid.uuid4().hex}"
 
     try:
         with open(temporary, "xb") as file:
             yield file
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
 
@@ -60,17 +61,17 @@ def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
 def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
     """The header and the sections of a file. Raises `ExportFileError` or `OSError`."""
     with open(path, "rb") as file:
-        contents = memoryview(file.read())
+        prefix = file.read(PREFIX.size)
+        if not prefix.startswith(MAGIC):
+            raise ExportFileError("it was not written by `Exported.save`")
+        data = memoryview(file.read())
 
-    if contents[: len(MAGIC)] != MAGIC:
-        raise ExportFileError("it was not written by `Exported.save`")
-    _, version, header_size, checksum = PREFIX.unpack_from(contents)
+    _, version, header_size, checksum = PREFIX.unpack(prefix)
     if version != VERSION:
         raise ExportFileError(
             f"its format has version {version}; this eqx_fastjit reads version "
             f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
         )
-    data = contents[PREFIX.size :]
     if hashlib.sha256(data).digest() != checksum:
         raise ExportFileError("it is truncated or damaged")
 
@@ -80,7 +81,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
     for name, size in header["sections"].items():
         sections[name] = data[end : end + size]
         end += size
-    # The checksum is not that of the size of the header.
+    # The checksum does not cover the size of the header, nor need sizes be sensible.
     if end != len(data):
         raise ExportFileError("its sections have other sizes than its header says")
     return header, sections
@@ -88,7 +89,10 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
 
 @contextlib.contextmanager
 def one_error(path: Any) -> Iterator[None]:
-    """Raise one kind of error, which names the file, for whatever is wrong with it."""
+    """Raise one kind of error, which names the file, for whatever is wrong with it.
+
+    An `OSError` is raised as it is.
+    """
     prefix = f"{os.fspath(path)!r} cannot be loaded: "
 
     try:

@@ -203,8 +203,7 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     if platforms == {"cpu"} and not has_lapack(exported):
         unchecked = jax.export.DisabledSafetyCheck.platform()
         checks = (*exported.disabled_safety_checks, unchecked)
-        changes["platforms"] = ("host",)
-        changes["disabled_safety_checks"] = checks
+        changes |= {"platforms": ("host",), "disabled_safety_checks": checks}
     return dataclasses.replace(exported, **changes)
 
 
@@ -237,15 +236,10 @@ def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
     )
 
 
-# Models have too many leaves to read.
-_MAX_LINES = 50
-
-
-def show(path: Any, *, everything: bool = False) -> str:
+def show(path: Any) -> str:
     """The contents of a file that `Exported.save` wrote, as text.
 
-    With `everything`, every part is listed. Raises `ValueError` if it is not such a
-    file, or is damaged; or `OSError`.
+    Raises `ValueError` if it is not such a file, or is damaged; or `OSError`.
     """
     with one_error(path):
         header, sections = read(path)
@@ -260,22 +254,18 @@ def show(path: Any, *, everything: bool = False) -> str:
         ]
 
         arguments = [line for *_, lines in header["parameters"] for line in lines]
-        most = None if everything else _MAX_LINES
-        out += ["arguments:", *_show_lines(arguments, exported.in_avals, most)]
-        out += ["result:", *_show_lines(header["result"], exported.out_avals, most)]
+        out += ["arguments:", *_show_lines(arguments, exported.in_avals)]
+        out += ["result:", *_show_lines(header["result"], exported.out_avals)]
         # A file may have anything for a name, such as a terminal's control characters.
-        return re.sub(r"[^\w\n -~]", "?", "\n".join(out))
+        text = "\n".join(out)
+        return "".join(x if x.isprintable() or x == "\n" else "?" for x in text)
 
 
-def _show_lines(
-    lines: Sequence[Line], avals: Sequence[Any], most: int | None
-) -> list[str]:
-    """Lines as text, and how many there are beyond `most`."""
+def _show_lines(lines: Sequence[Line], avals: Sequence[Any]) -> list[str]:
+    """Lines as text."""
     out = []
-    for line in lines[:most]:
+    for line in lines:
         path, kind, about, _ = line
         text = avals[about].str_short() if kind == "array" else show_line(line)
         out.append(f"    {path}  {text}")
-    if most is not None and len(lines) > most:
-        out.append(f"    ... and {len(lines) - most} more (--all shows them)")
     return out

@@ -92,7 +92,6 @@ def environment() -> str:
     parts = [
         f"jax {jax.__version__}",
         f"jaxlib {version('jaxlib')}",
-        device.platform,
         device.device_kind,
         device.client.platform_version,
         platform.machine(),

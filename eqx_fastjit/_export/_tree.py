@@ -28,7 +28,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._callables import OMITTED
-from eqx_fastjit._statics import is_flattened, partition, reader_of, state_of
+from eqx_fastjit._statics import (
+    generated_fields,
+    is_flattened,
+    partition,
+    reader_of,
+    state_of,
+)
 from eqx_fastjit._texts import describe_static
 
 from ._format import ExportFileError
@@ -177,7 +183,7 @@ class Encoder:
 
 def fields_of(cls: Any) -> list[str]:
     """The names of all fields of a Module, a dataclass, or a class of attrs."""
-    fields = getattr(cls, "__attrs_attrs__", None)
+    fields = vars(cls).get("__attrs_attrs__")  # not of a base that is a dataclass
     if fields is None:
         fields = dataclasses.fields(cls)  # which raises a `TypeError` for any other
     return [field.name for field in fields]
@@ -253,9 +259,8 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
 def _is_plain_node(cls: type) -> bool:
     """Whether to unflatten it only makes a container, whatever is in it."""
     is_named_tuple = issubclass(cls, tuple) and not hasattr(cls, "tree_unflatten")
-    is_sparse = cls.__module__.startswith("jax.experimental.sparse.")
     plain = (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
-    return is_named_tuple or is_sparse or cls in plain
+    return is_named_tuple or cls in plain
 
 
 def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
@@ -270,6 +275,8 @@ def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
 
 def _build_instance(cls: type, fields: Sequence[str], values: Sequence[Any]) -> Any:
     """A value of a Module or dataclass, without calling its `__init__`."""
+    if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
+        raise ExportFileError(f"{cls!r} has methods of its own")
     if not {*fields} <= {*fields_of(cls)}:
         raise ExportFileError(f"{cls!r} has no fields {fields}")
 

@@ -142,7 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--compiled", **flag, help="with native code")
     show = commands.add_parser("show", help="show the contents of an exported file")
     show.add_argument("file", metavar="FILE")
-    show.add_argument("--all", **flag, help="list all leaves")
     return parser
 
 
@@ -243,7 +242,8 @@ def _write_report(options: argparse.Namespace, report: Any) -> None:
     if options.html:
         page = eqx_fastjit.insight.DoctorReport(report).to_html()
         options.html.write_text(page, encoding="utf-8")
-    _text.write_text(report, sys.stderr, options.verbose)
+    with _printing_errors():  # a program may have closed stderr, or replaced it
+        _text.write_text(report, sys.stderr, options.verbose)
 
 
 def _report_on_signal() -> None:
@@ -330,7 +330,7 @@ def show(options: argparse.Namespace) -> int:
     """Show the contents of an exported file."""
     from eqx_fastjit import _export
 
-    print(_export.show(options.file, everything=options.all))
+    print(_export.show(options.file))
     return 0
 
 

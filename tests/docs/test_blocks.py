@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import tomllib
 from typing import Any
 
@@ -75,7 +74,7 @@ def test_tests_that_are_shown_pass(tmp_path):
 
     words = ("-m", "pytest", "-q", "-W", "error", "--rootdir", ".")
     out = _python(*words, cwd=tmp_path)
-    assert n_tests and f"{n_tests} passed" in out, out
+    assert f"{n_tests} passed" in out, out
 
 
 # --- commands -------------------------------------------------------------------------
@@ -119,19 +118,15 @@ def _check(words: list[str]) -> None:
             _check_options_of_the_command(words)
         case ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None, words
-            if options and module.startswith("benchmarks"):
+            if options and module != "scripts.generate_docs":  # it has no parser
                 assert options <= _options_of("-m", module), words
-        case ["python", script, *_]:
-            assert options <= _options_of(script), words
         case [name, *_]:
-            is_known = name in _OTHERS or shutil.which(name)
-            assert is_known or (ROOT / name).exists(), words
+            assert name in _OTHERS or (ROOT / name).exists(), words
 
 
 def _check_options_of_the_command(words: list[str]) -> None:
     """Those after a script are the script's."""
-    subcommand = [w for w in words[1:2] if not w.startswith("-")]
-    known = _options_of("-m", "eqx_fastjit", *subcommand)
+    known = _options_of("-m", "eqx_fastjit", *words[1:2])
     for word in words:
         if word.endswith(".py"):
             break
@@ -140,7 +135,7 @@ def _check_options_of_the_command(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)])
 def test_commands_and_their_options_exist(page):
-    """Those of this project show them in their help."""
+    """The help of this project's own shows them (but of generate_docs)."""
     for words in _commands(page):
         _check(words)
 

@@ -209,19 +209,21 @@ def test_checkify():
 
 
 def test_disable_jit():
-    """Under `jax.disable_jit()` the function runs eagerly."""
+    """Under `jax.disable_jit()` the function runs eagerly, with any arguments."""
     seen = []
 
     @filter_jit
     def g(x, n=2):
         seen.append(isinstance(x, jax.core.Tracer))
-        return x * n
+        return x * len(n) if isinstance(n, set) else x * n, n
 
     for _ in range(2):
         g(X)
         with jax.disable_jit():
-            assert g(X).tolist() == (2 * X).tolist()
-    assert seen == [True, False, False]
+            assert g(X)[0].tolist() == (2 * X).tolist()
+            n = {1, 2}
+            assert g(X, n)[1] == n
+    assert seen == [True, False, False, False, False]
 
 
 def test_results_without_jit_are_copies():

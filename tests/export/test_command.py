@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import cli, filter_jit, load
+from eqx_fastjit import cli, load
 
 
 pytest.importorskip("flatbuffers", reason="`save` needs it")
@@ -93,17 +93,6 @@ def test_show_says_what_is_in_a_file(module, capsys):
         "donate='all-except-first'",
     ):
         assert fragment in out, out
-
-
-def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
-    values = list(range(100))
-    filter_jit(lambda x, values: x).export(jnp.ones(2), values).save(tmp_path / "f")
-    for options, n in ((), 50), (("--all",), 102):
-        assert cli.main(["show", str(tmp_path / "f"), *options]) == 0
-        out = capsys.readouterr().out
-        shown = [line for line in out.splitlines() if line.startswith("    values")]
-        assert len(shown) == n - 1
-    assert "more" not in out
 
 
 @pytest.mark.parametrize(

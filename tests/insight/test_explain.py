@@ -192,6 +192,16 @@ def test_what_is_gone_is_said(program):
     assert row.saves > 0 and row.compilations == 2
 
 
+def test_a_static_that_was_changed_since_the_trace():
+    """It is not described as it is now."""
+    f = filter_jit(lambda config, x: x + 1)
+    first, second = (types.SimpleNamespace(rate=rate) for rate in (1, 2))
+    f(first, np.ones(2))
+    f(second, np.ones(2))
+    first.rate = 3
+    assert explain(f).gone == 1
+
+
 # --- events ---
 
 

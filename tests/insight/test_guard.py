@@ -73,6 +73,14 @@ def test_a_call_is_refused_before_it_is_compiled(limit):
     assert f(X, 2) == 2 * f(X, 1)
 
 
+def test_a_program_of_long_ago_is_known():
+    f = make()
+    for n in range(1, 36):
+        f(np.ones(n), 1)
+    with guard(f), pytest.raises(RetraceError, match=r"\[number\]"):
+        f(np.ones(1), 2)
+
+
 @limits
 def test_a_function_that_is_made_again(limit):
     """Those of one line count as one. Without a function, the guard applies to all."""

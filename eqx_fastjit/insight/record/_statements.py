@@ -165,7 +165,10 @@ def _statement(
         reads_once=len({*read}) == len(read),
         moves_the_same=_moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
-        sets_part=any(isinstance(x, ast.Attribute) and x.attr == "at" for x in inside),
+        sets_part=any(
+            isinstance(x, ast.Subscript) and ast.unparse(x.value).endswith(".at")
+            for x in inside
+        ),
     )
 
 

@@ -89,9 +89,7 @@ class Waits:
             known = self.found.setdefault((place, what), Wait(place, what))
             self._known[key] = code, known
         _, wait = self._known[key]
-        # The first call may have to block, for what it has compiled.
-        is_known = wait.decides and not is_call
-        wait.decides = is_known or _decides(kind, args, why)
+        wait.decides = _decides(kind, args, why)
         return wait
 
 

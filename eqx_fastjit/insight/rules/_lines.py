@@ -93,12 +93,12 @@ def _arguments_at(
     return arguments | {x.arg or "": x.value for x in call.keywords}
 
 
-def _function_around(line: Place) -> ast.FunctionDef | None:
+def _function_around(line: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost function that a line is in."""
     found = [
         x
         for x in nodes_in(line.file)
-        if isinstance(x, ast.FunctionDef)
+        if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)
         and x.body[0].lineno <= line.line <= (x.end_lineno or 0)
     ]
     return max(found, key=lambda x: x.lineno, default=None)

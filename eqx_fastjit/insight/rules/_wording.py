@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,13 +22,14 @@ from ._lines import definitions
 class Wording:
     """The fields of texts: its attributes, each computed when a text asks for it."""
 
-    # What keeps the learning rates of an optimiser that is made once.
+    # How the learning rate of an optimiser that is made once can still change.
     rates = "optax.inject_hyperparams for what changes"
 
     def __init__(self, table: Table, found: Object):
         # All compilations of the function.
         self._all = table
-        # What calls differ in, and the calls that it is asked of.
+        # What calls differ in, and those of `_all` among which it differs: all of them,
+        # or those of some programs.
         self._found, self._table = found, found.table
         self.values = _values(found, found.paths[0])
 
@@ -44,13 +46,14 @@ class Wording:
     @property
     def path(self) -> str:
         """The object, as the user would write it; a function with its brackets."""
-        return f"{self._found.path}{'()' if self._found.kind == 'function' else ''}"
+        brackets = "()" if self._found.kind == "function" else ""
+        return f"{self._found.path}{brackets}"
 
     @property
     def which(self) -> str:
         """Its class, if that of other programs is another one."""
         types = {x.type for x in self._all.leaves(self._found.path) if x is not None}
-        return f" {self.then}" if len(types) > 1 else ""
+        return f" {_some(self.values)}" if len(types) > 1 else ""
 
     @property
     def paths(self) -> str:
@@ -61,7 +64,7 @@ class Wording:
     def differs(self) -> str:
         """What differs, with its values: `n 1, 2, 3`."""
         shown = [
-            f"{listed(paths, 3)} {_some([*map(_short, values)])}"
+            f"{listed(paths, 3)} {_some(values)}"
             for values, paths in [*self._by_values.items()][:3]
         ]
         if (more := len(self._by_values) - 3) > 0:
@@ -108,10 +111,13 @@ class Wording:
     @property
     def array(self) -> str:
         """Numbers as arrays, by the function's parameters: `jnp.asarray(rate)`."""
+        return listed(map(self._as_array, self._told), 3)
+
+    def _as_array(self, path: str) -> str:
         # Where an `int` comes to some calls, arrays would have two dtypes.
-        is_mixed = self._found.types == {"int", "float"}
-        form = "jnp.asarray(float({}))" if is_mixed else "jnp.asarray({})"
-        return listed(map(form.format, self._told), 3)
+        leaves = (x for x in self._table.leaves(path) if x and x.kind == "static")
+        is_mixed = {x.type for x in leaves} == {"int", "float"}
+        return f"jnp.asarray(float({path}))" if is_mixed else f"jnp.asarray({path})"
 
     # --- sizes and dtypes ---
 
@@ -159,8 +165,8 @@ class Wording:
     def _captured(self) -> list[str]:
         """The paths of what is not the same in it.
 
-        Each number and label; of anything else the field, or the variable that the
-        function refers to, which has it.
+        Each number and label that `_is_readable`; of anything else the field, or the
+        variable that the function refers to, which has it.
         """
         found = self._found
         outermost = _FIELD if found.kind == "object" else _VARIABLE
@@ -176,7 +182,10 @@ class Wording:
         return [x for x in paths if not any(is_below(y, x) for y in paths)]
 
     def _is_readable(self, path: str) -> bool:
-        """Whether all functions that lead to it, from the object on, are the user's."""
+        """Whether all functions that lead to it, from the object on, are the user's.
+
+        And whether nothing on the way is an optimiser.
+        """
         around = [x for x in ancestors(path) if is_below(x, self._found.path)]
         leaves = [x for x in map(self._table.leaf, around) if x is not None]
         libraries = [x for x in leaves if x.type == "function" and x.place is None]
@@ -188,7 +197,7 @@ class Wording:
         shown: list[str] = []
         for path in self._captured:
             leaves = (str(x) for x in self._table.leaves(path) if x is not None)
-            texts = [shortened(_short(x), 24) for x in dict.fromkeys(leaves)]
+            texts = [shortened(x, 24) for x in dict.fromkeys(leaves)]
             shown.append(f"{_innermost(path)} {_some(texts, 2)}")
         text = f": {listed(shown, 3)}" if shown else ""
         places = definitions(self._found)
@@ -217,9 +226,10 @@ class Wording:
         return "".join(text.format(listed(names)) for text, names in advice.items())
 
     def _role(self, path: str) -> str:
-        """The category of something captured; that of arrays if it has any.
+        """The category of something captured.
 
-        And if it is an object with another text each time, such as a date.
+        "array", which is passed, if it has arrays, or is an object whose text differs,
+        such as a range.
         """
         leaf = self._table.leaf(path)
         category = leaf.category if leaf else ""
@@ -267,9 +277,12 @@ def _values(found: Object, path: str) -> list[str]:
     return list(dict.fromkeys(map(show, found.table.leaves(path))))
 
 
-def _some(values: list[str], most: int = 3) -> str:
+def _some(values: Sequence[str], most: int = 3) -> str:
+    """The first values, with short numbers if they are then still told apart."""
+    short = [*map(_short, values)]
+    shown = short if len({*short}) == len(values) else values
     rest = ["..."] if len(values) > most else []
-    return ", ".join([*values[:most], *rest])
+    return ", ".join([*shown[:most], *rest])
 
 
 def _short(text: str) -> str:

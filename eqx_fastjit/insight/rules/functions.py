@@ -7,14 +7,14 @@ counted by what is left of the calls without it.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit.insight._words import listed
 from eqx_fastjit.insight.compare._finding import objects_of, objects_within
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._savings import Savings
-from eqx_fastjit.insight.compare._table import differs_within, Partition, Table
+from eqx_fastjit.insight.compare._table import Column, differs_within, Partition, Table
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._why import costliest, line_of, name_of
 
@@ -57,8 +57,7 @@ def rows(case: Case) -> Iterator[Row]:
             continue
         row, events = found
         edits = tuple((x.rule, x.edit, x.line) for x in row.parts)
-        is_known = all(x.line for x in row.parts) and edits
-        key = edits if is_known else table
+        key = edits if edits and all(x.line for x in row.parts) else table
         by_edits[key].append(row)
         spared[key] += events
 
@@ -90,7 +89,7 @@ def _joined(rows: Sequence[Row]) -> Row:
     )
 
 
-def _sums(items: Iterable[Any], *names: str) -> dict[str, Any]:
+def _sums(items: Sequence[Any], *names: str) -> dict[str, Any]:
     return {name: sum(getattr(x, name) for x in items) for name in names}
 
 
@@ -102,17 +101,18 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
     if len(table.rows) < 2:
         return None
 
-    found = diagnose(table)
-    total = found.savings.of(*found.edits)
+    diagnosis = diagnose(table)
+    edits, savings = diagnosis.edits, diagnosis.savings
+    total = savings.of(*edits)
     own = [i for i, x in enumerate(table.rows) if not x.is_before]
     left = [i for i in own if i not in total.rows]
     seconds = [table.rows[i].seconds for i in left]
 
-    keeping = [x for x, rule in found.edits.items() if not rule.other_data]
-    other_data = total.seconds - found.savings.of(*keeping).seconds
+    keeping = [x for x, rule in edits.items() if not rule.other_data]
+    other_data = total.seconds - savings.of(*keeping).seconds
     row = Row(
         name_of(table.rows[0].event.function),
-        (*_parts(table, found), *_needed_parts(table, found, left)),
+        (*_parts(table, diagnosis), *_needed_parts(table, diagnosis, left)),
         costliest((line_of(x.event), x.seconds) for x in table.rows),
         seconds=sum(table.rows[i].seconds for i in own),
         saves=total.seconds,
@@ -126,7 +126,7 @@ def row_of(table: Table) -> tuple[Row, list[Event]] | None:
 
 
 def _parts(table: Table, diagnosis: Diagnosis) -> Iterator[Part]:
-    """The edits, those first that save most and keep the data."""
+    """The edits, those first that save most and keep the data; last the same again."""
     edits, savings = diagnosis.edits, diagnosis.savings
     last = [x for x, rule in edits.items() if rule.other_data]
     for found, gain in savings.ordered(edits, last):
@@ -135,12 +135,11 @@ def _parts(table: Table, diagnosis: Diagnosis) -> Iterator[Part]:
 
     again = savings.of()
     if again.rows:  # which are like earlier ones in everything
-        seconds = again.seconds
-        yield DROPPED.part({}, count=len(again.rows), saves=seconds)
+        yield DROPPED.part({}, count=len(again.rows), saves=again.seconds)
 
 
 def _needed_parts(
-    table: Table, diagnosis: Diagnosis, left: Iterable[int]
+    table: Table, diagnosis: Diagnosis, left: Sequence[int]
 ) -> Iterator[Part]:
     """What the programs differ in that are left."""
     # A number that is a length is told by the array that has it.
@@ -167,14 +166,14 @@ def _part(table: Table, rule: Rule, found: Object, **fields: Any) -> Part:
 def diagnose(table: Table) -> Diagnosis:
     """Which objects to edit, by which rules."""
     within = objects_within(table)
-    decides = _deciding(table, within)
+    told = {c for x in within for c in x.columns}
+    decides = _deciding(table, within, told)
     edits = {
         x: DECIDES if x is decides else rule
         for x in within
         if (rule := rule_of(_SAME, x))
     }
 
-    told = {c for x in within for c in x.columns}
     between = objects_of(table, without=told)
     # A number, and an array in its place, are never of one program: so all rules of
     # these are asked here.
@@ -183,10 +182,10 @@ def diagnose(table: Table) -> Diagnosis:
         for x in between
         if (rule := rule_of([*_OTHER, *_SAME] if x.is_mixed else _OTHER, x))
     }
+    edits |= others
     wide = frozenset(c for x in others for c in x.columns)
     # Where these always differ as well, no two programs are the same. What cannot be
     # a shape is then told by the kinds of operations.
-    edits |= others
     for x in between if wide else ():
         is_told = wide.issuperset(x.columns)
         is_asked = x.is_no_shape and not is_told and x.differs_within(table.kinds)
@@ -199,14 +198,16 @@ def diagnose(table: Table) -> Diagnosis:
     return Diagnosis({x: edits[x] for x in kept}, needed, savings)
 
 
-def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
+def _deciding(
+    table: Table, within: Sequence[Object], told: Collection[Column]
+) -> Object | None:
     """The value that decides between programs though it makes too many of one.
 
-    Rows that are alike in all else, and in it, are of one program, and not without it.
-    An object that is merely another one is made again, and decides nothing.
+    Rows that are alike in it, and in all but what is `told` of such objects, are of one
+    program; without it, of several. An object that is merely another one is made again,
+    and decides nothing.
     """
-    removed = {c for x in within for c in x.columns}
-    rest = table.alike(x for x in table.columns if x not in removed)
+    rest = table.alike(x for x in table.columns if x not in told)
 
     def leaves_several(*ids: Partition) -> bool:
         return differs_within(zip(rest, *ids, strict=True), table.programs)
@@ -215,7 +216,8 @@ def _deciding(table: Table, within: Sequence[Object]) -> Object | None:
         return None
     values = [x for x in within if x.kind in ("number", "label")]
     explains = [x for x in values if not leaves_several(table.alike(x.own))]
-    # Of several with a value for each row, one that is no literal of the programs.
+    # The one with the fewest values. If each row has its own, several are as good: one
+    # that is no literal of the programs.
     return min(
         explains, key=lambda x: (x.count, is_literal(table, x.paths[0])), default=None
     )

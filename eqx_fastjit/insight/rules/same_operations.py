@@ -23,15 +23,14 @@ def _begins_as_none(found: Object) -> bool:
 def _begins_otherwise(found: Object) -> bool:
     if found.is_mixed:
         return found.is_carried
-    return _is_carried(found) and str(found.leaves[0]) != "None"
+    sizes = found.sizes or found.elements
+    return _is_carried(found) and len(sizes) < 3 and str(found.leaves[0]) != "None"
 
 
 def _grows(found: Object) -> bool:
     sizes = found.sizes or found.elements
-    if _is_carried(found):
-        return len(sizes) > 2
-    is_longer = all(a < b for a, b in itertools.pairwise(sizes))
-    return _has_elements(found) and len(sizes) > 2 and is_longer
+    is_longer = len(sizes) > 2 and all(a < b for a, b in itertools.pairwise(sizes))
+    return is_longer and (_is_carried(found) or _has_elements(found))
 
 
 def _is_alike(found: Object) -> bool:

@@ -19,7 +19,7 @@ from eqx_fastjit.insight.rules.functions import row_of
 # The earlier events that one is compared with.
 _MAX_COMPARED = 32
 
-# Causes.
+# Causes that others ask for.
 FIRST, CELL, OUTSIDE = "first call", "cell run again", "outside of filter_jit"
 AGAIN = "the same program again"
 
@@ -29,8 +29,8 @@ class Reason(NamedTuple):
 
     # In a few words.
     cause: str
-    # What differs from the earlier call, each with its rule. There is none for a first
-    # call, and for one of which the arguments are gone.
+    # What differs from the earlier call, each with its rule. Empty if the cause says
+    # all, as of a first call, and if the arguments are gone.
     parts: tuple[Part, ...] = ()
 
     @property
@@ -68,25 +68,27 @@ def reason_of(event: Event, earlier: Iterable[Event]) -> Reason:
         old
         for old in reversed([*earlier])
         if old is not event and shared(old) == key and not old.failed
-        # A part of another function has spared no compilation.
-        if old.compile or not event.compile
-    ][:_MAX_COMPARED]
+    ]
+    if event.compile:  # a part of another function has spared no compilation
+        alike = [x for x in alike if x.compile]
 
     own = [x for x in alike if x.function.number == event.function.number]
     if not own and all(x.cell != event.cell for x in alike):
         return Reason(CELL if alike else FIRST)
     same = event.program and event.program.same
     again = [x for x in alike if x.compile and x.program and x.program.same == same]
-    cause = AGAIN if again else "another program" if event.program else "traced again"
+    cause = "another program" if event.program else "traced again"
+    if again:
+        cause = AGAIN
 
-    known = [x for x in again or own or alike if x.signature]
+    known = [x for x in again or own or alike if x.signature][:_MAX_COMPARED]
     if not (known and event.signature):
         return Reason(cause)
 
     new = {*event.signature}
     nearest = min(known, key=lambda old: len(new ^ {*old.signature}))
     rows = [compilation_of(x, [x]) for x in (nearest, event)]
-    if not event.program:  # before it is traced
+    if not all(x.program for x in rows):  # then their arguments tell them apart
         rows = [x._replace(program=None) for x in rows]
     found = row_of(Table(event.function.name, rows))
     return Reason(cause, found[0].parts if found else ())

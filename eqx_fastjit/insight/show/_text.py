@@ -124,7 +124,9 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people: in colour on a terminal, plain elsewhere."""
-    if not stream.isatty():  # to import rich takes longer than to make the report
+    # To import rich takes longer than to make the report. (A program may have put
+    # anything in place of stderr.)
+    if not getattr(stream, "isatty", bool)():
         shown = blocks(report, verbose, shutil.get_terminal_size().columns)
         for line in (x for _, lines in shown for x in lines):
             print(line, file=stream)
