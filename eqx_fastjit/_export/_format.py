@@ -36,7 +36,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
     Raises `OSError` before anything else, if its directory cannot be written.
     """
     # Absolute, as an error of `open` shows it.
-    temporary = f"{os.path.abspath(path)}.{uuid.uuid4().hex}"
+    temporary = f"{os.fsdecode(os.path.abspath(path))}.{uuid.uuid4().hex}"
 
     try:
         with open(temporary, "xb") as file:

@@ -258,9 +258,9 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
 
 def _is_plain_node(cls: type) -> bool:
     """Whether to unflatten it only makes a container, whatever is in it."""
-    is_named_tuple = issubclass(cls, tuple) and not hasattr(cls, "tree_unflatten")
-    plain = (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
-    return is_named_tuple or cls in plain
+    if issubclass(cls, tuple):  # a named one
+        return not hasattr(cls, "tree_unflatten")
+    return cls in (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
 
 
 def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
