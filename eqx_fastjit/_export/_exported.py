@@ -153,7 +153,7 @@ class Exported:
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
             except Exception as e:  # of JAX, or of the device's plugin
                 raise ExportError(
-                    f"{header['name']} cannot be exported with {compiled=}: {e}"
+                    f"{header['name']} cannot be exported ({compiled=}): {e}"
                 ) from e
 
             # It may have been traced again.

@@ -276,7 +276,7 @@ def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:
 def _build_instance(cls: type, fields: Sequence[str], values: Sequence[Any]) -> Any:
     """A value of a Module or dataclass, without calling its `__init__`."""
     if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
-        raise ExportFileError(f"{cls!r} has methods of its own")
+        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
     if not {*fields} <= {*fields_of(cls)}:
         raise ExportFileError(f"{cls!r} has no fields {fields}")
 

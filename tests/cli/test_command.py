@@ -282,3 +282,16 @@ def test_interrupts_end_the_program_as_under_python(raised, tmp_path):
     path.write_text(f"raise {raised}")
     as_python = command(python=(path,), code=None).returncode
     assert command("run", path, code=None).returncode == as_python
+
+
+def test_a_program_that_replaces_stderr_has_its_report_there(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, eqx_fastjit, jax.numpy as jnp\n"
+        "class Tee:\n"
+        "    write, flush = sys.stderr.write, sys.stderr.flush\n"
+        "sys.stderr = Tee()\n"
+        "eqx_fastjit.filter_jit(lambda x: x)(jnp.ones(2))\n"
+        "sys.exit(3)\n"
+    )
+    assert "eqx-fastjit doctor: " in command("doctor", program, code=3).stderr

@@ -177,6 +177,8 @@ def test_several_platforms(path):
     for wrong in ("cpu", ("cpux",)):
         with pytest.raises(ValueError, match="'cpu', 'cuda'"):
             f.export(_X).save(path, platforms=wrong)
+    with pytest.raises(ValueError, match="vjp_order=-1"):
+        f.export(_X).save(path, vjp_order=-1)
 
 
 def test_checks_give_nan_and_a_neural_ode_loads(tmp_path):
@@ -349,7 +351,9 @@ def test_what_jax_cannot_export_is_one_error(path, monkeypatch, error):
 
     exported = filter_jit(functions.weak).export(_X)
     monkeypatch.setattr(jax.export, "export", fail)
-    with pytest.raises(ValueError, match="weak cannot be exported: why"):
+    with pytest.raises(
+        ValueError, match=r"weak cannot be exported \(compiled=False\): why"
+    ):
         exported.save(path)
     assert not path.exists()
 
