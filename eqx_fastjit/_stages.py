@@ -55,6 +55,10 @@ class StagedCall:
         self._first = None
         with self.stage(arrays):
             self.traced = specialization.jitted.trace(*arrays)
+        # Another thread, or the function, may have written to a static meanwhile.
+        if specialization.is_stale():
+            self.function.forget(specialization)
+            self.table.clear()
         # Not the arrays themselves.
         self._structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
 
@@ -74,7 +78,7 @@ class StagedCall:
         """Raise the error of a call that is another than the one that was lowered."""
         from ._texts import difference  # for errors alone
 
-        why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
+        why = "a static was changed in place, or a `jax.ShapeDtypeStruct` is no array"
         with contextlib.suppress(Exception):  # of the user's `__eq__`, say
             then = self.specialization.flat.structure.rebuild(self._structs)
             then, now = map(self.function.arguments_of, (then, values))

@@ -10,9 +10,12 @@ typedef struct Step Step;
 /* Builds a part of the result, and takes its arrays from those that are left. */
 typedef PyObject *(*Build)(const Step *step, PyObject *const **arrays);
 
+/* `step_set` bounds how deep steps are, so what walks over them later needs no check. */
 struct Step {
     Build build;
-    PyObject *data; /* owned */
+    /* Owned: the constant, the keys of a dictionary, the class of a named tuple, what is called,
+    or what `step_set_module` reads. */
+    PyObject *data;
     /* Of a Module, borrowed from `data`. */
     PyTypeObject *type;
     PyObject *fields, *names, *descriptor;
@@ -151,7 +154,7 @@ static int step_set(Step *step, PyObject *from, Py_ssize_t *n_arrays) {
     if (step->build == build_module && step_set_module(step) < 0) return -1;
 
     Py_ssize_t n = PyTuple_GET_SIZE(parts);
-    step->parts = PyMem_Calloc(n + 1, sizeof(Step));
+    step->parts = PyMem_Calloc(n, sizeof(Step));
     if (step->parts == NULL) {
         PyErr_NoMemory();
         return -1;

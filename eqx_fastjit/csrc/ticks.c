@@ -94,9 +94,13 @@ static PyObject *stop_ticks(PyObject *self, PyObject *unused) {
 handler calls it. */
 static PyObject *seconds_since_tick(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-    double seconds = ticks.sent ? now(CLOCK_MONOTONIC) - ticks.sent : 0.0;
+    double seconds = 0.0, computed = 0.0;
+    if (ticks.sent) {
+        seconds = now(CLOCK_MONOTONIC) - ticks.sent;
+        computed = now(ticks.clock) - ticks.used;
+    }
     ticks.sent = 0.0;
-    return Py_BuildValue("dd", seconds, now(ticks.clock) - ticks.used);
+    return Py_BuildValue("dd", seconds, computed);
 }
 
 PyMethodDef ticks_functions[] = {

@@ -67,7 +67,7 @@ def _described(out):
 
 
 def _described_array(x):
-    weak_type = getattr(x, "weak_type", 0)
+    weak_type = getattr(x, "weak_type", False)  # none of NumPy's
     return [str(x.dtype), list(x.shape), np.asarray(x).tolist(), weak_type]
 
 

@@ -303,6 +303,7 @@ KINDS = {
     ),
     "node": Kind(
         lambda: Branch((1,), "a"),
+        change=lambda x: setattr(x, "aux", "b"),
         others=[
             OtherBranch((1,), "a"),
             Branch((True,), "a"),
@@ -615,6 +616,12 @@ def test_the_order_of_a_static_dictionary_counts(make):
     assert [call(one), call(other)] == [1, 1]
 
 
+def test_members_of_a_static_set_are_compared_by_equality():
+    """As Python finds them: 1, 1.0 and True are one member."""
+    call = Calls(PLACES["static field"])
+    assert [call({1}), call({1.0}), call({True})] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("place", ["static field", "static Module"])
 def test_arrays_of_a_static_module(place):
     """A static Module is the same if its arrays are the same objects."""
@@ -636,7 +643,10 @@ DTYPES = ("float16", "float32", "float64", "complex128", "int8", "int64", "bool"
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_trace_has_the_present_values_of_a_static_array(dtype, view):
-    """JAX finds a converted array again by its identity, also after it was changed."""
+    """A static array changed in place is computed with as it is now.
+
+    (JAX finds a converted array again by its identity.)
+    """
     buffer = np.arange(6).astype(dtype)
     array = VIEWS[view](buffer)
 

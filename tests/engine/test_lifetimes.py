@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import sys
 import tracemalloc
 
 import equinox as eqx
@@ -97,7 +98,7 @@ def test_calls_that_fail_take_no_room(monkeypatch):
 
 
 def test_a_static_that_cannot_be_read_any_more():
-    """It was changed after its trace: other calls are traced again."""
+    """Once it was changed so that it cannot be sorted, equal ones are traced again."""
 
     def config():
         return collections.defaultdict(int, {1: 2})
@@ -119,7 +120,7 @@ def test_a_function_dies(use):
     held, static = Held(), Held()
 
     def fun(x, static, held=held):
-        return x + 1, Held
+        return x + 1, held
 
     jitted = filter_jit(fun)
     if use == "call":
@@ -148,7 +149,7 @@ class Solver:
 
 @pytest.mark.parametrize("how", ["static", "result", "default", "partial"])
 def test_a_function_dies_that_its_own_programs_refer_to(how):
-    """By a static, by what it returns or by a default. No cache of JAX is cleared."""
+    """By a static, by what it returns, a default or a partial. JAX keeps its caches."""
     solvers = [Solver(how) for _ in range(3)]
     refs = references(*solvers, *[x.step for x in solvers])
     del solvers
@@ -212,7 +213,6 @@ def test_a_class_of_statics_dies(kind):
     f.clear_cache()
     jax.clear_caches()
     assert all(dead(*refs))
-    assert f(X, make()) is not None  # maybe where one of them was
 
 
 # --- arguments and results ---
@@ -343,8 +343,12 @@ BOUNDS = {
 BOUNDS_OF_REFERENCE = {**BOUNDS, "calls": (2.5, 4e6)}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded():
-    """A process does not grow by calls, methods, results or wrapped functions."""
+    """Calls, methods, results and wrapping do not let a process grow.
+
+    Compiling does, by what JAX keeps.
+    """
     lines = run_program("memory.py").stdout.splitlines()
     found = {kind: (float(a), float(b)) for kind, a, b in map(str.split, lines)}
     bounds = BOUNDS if engine() == "native" else BOUNDS_OF_REFERENCE

@@ -275,6 +275,20 @@ def test_a_compiled_call_has_statics_of_its_own():
     assert (compiled(second, X) == X).all()
 
 
+def test_a_static_that_the_trace_itself_changes():
+    """The trace is of neither value, and is not used again."""
+
+    @filter_jit
+    def f(holder):
+        holder.static.append(1)
+        return holder.x * len(holder.static)
+
+    static = []
+    f.trace(Holder(X, static))
+    static.clear()
+    assert (f(Holder(X, static)) == X).all() and static == [1]
+
+
 def test_a_stage_inside_of_a_trace():
     """Within another trace, shapes can be asked for."""
     inner = filter_jit(lambda x, n: x[:n])

@@ -159,6 +159,19 @@ def read_in_the_statement(step, model):
         model, _ = step(jnp.ones(()), model), model.sum()
 
 
+def read_in_place(step, model):
+    for _ in range(12):
+        model -= step(jnp.ones(()), model)
+
+
+def read_in_the_return(step, model):
+    def update(model):
+        return step(jnp.ones(()), model), model.sum()
+
+    for _ in range(12):
+        model, _ = update(model)
+
+
 def read_after_the_return(step, model):
     def update(model):
         try:
@@ -198,6 +211,8 @@ def read_after_the_loop(step, model):
         (kept_in_a_list, False),
         (read_after_the_call, False),
         (read_in_the_statement, False),
+        (read_in_place, False),
+        (read_in_the_return, False),
         (read_after_the_return, False),
         (kept_of_another_specialization, False),
         (kept_once, False),

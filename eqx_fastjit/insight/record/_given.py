@@ -246,6 +246,7 @@ def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
         if number == id(now):
             return statement.place == place and statement.reads_once
         is_lambda = position.code.co_name == "<lambda>"
-        if not (statement.is_last or is_lambda):
+        returns = statement.is_last or is_lambda
+        if not (returns and statement.reads_each_once):
             return False
     return False

@@ -2,8 +2,8 @@
 
 A thread of the C engine sends a signal to the main thread (`csrc/ticks.c`). Its handler
 notes the stack, and the seconds since the note before: so a stack stands for the
-seconds up to it, and all of a run is in some stack. Pyinstrument is asked at each call
-of a Python function instead, which takes more than half as long again where JAX traces.
+seconds up to it, and nearly all of a run is in some stack. Pyinstrument is asked at
+each call of a Python function instead, which slows JAX's tracing.
 
 Nothing here imports JAX, since a program is sampled before it does.
 """
@@ -73,7 +73,8 @@ def _position_in(frame: FrameType) -> Position:
     if known is not None:
         return known
     file = code.co_filename
-    is_library = file.startswith(_LIBRARIES) or "-packages" in file
+    is_installed = "site-packages" in file or "dist-packages" in file
+    is_library = is_installed or file.startswith(_LIBRARIES)
     return position_of(code, -1 if is_library else frame.f_lasti)
 
 
@@ -123,7 +124,11 @@ class Sampler:
             signal.siginterrupt(signal.SIGURG, False)
             self._last = time.perf_counter()
             self._is_running = True
-            self._native.start_ticks(signal.SIGURG, INTERVAL)
+            try:
+                self._native.start_ticks(signal.SIGURG, INTERVAL)
+            except RuntimeError as e:
+                self.why_not = str(e)
+                self.stop()
 
     def stop(self) -> None:
         """End, and leave the signal as it was."""
@@ -157,9 +162,10 @@ class Sampler:
 
     def _add_up(self, n: int) -> None:
         """Add the oldest samples to the seconds of their stacks."""
-        for sample in self._recent[:n]:
+        oldest = self._recent[:n]
+        del self._recent[:n]  # first, as a signal may come while they are added
+        for sample in oldest:
             self._seconds[sample.stack] += sample.seconds
-        del self._recent[:n]
 
     def on_event(self, event: Any, since: float) -> None:
         """Set aside the samples of a compilation, whose seconds are known exactly.

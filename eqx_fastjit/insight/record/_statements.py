@@ -1,6 +1,7 @@
 """Statements of the user's source: which one a frame is at, and in which loop."""
 
 import ast
+import collections
 import functools
 import itertools
 from collections.abc import Iterator
@@ -22,18 +23,20 @@ class Statement(NamedTuple):
     text: str = ""
     # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
-    # The first line of the innermost branch that it is in, such as an `if`, within the
-    # loop; 0 if each iteration runs it.
+    # The first line of the innermost branch that it is in, such as an `if` or a `try`,
+    # within the loop; 0 if each iteration runs it.
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
-    # Whether it reads variables that it replaces only once.
+    # Whether it reads each variable once; and whether it does so with those that its
+    # targets mention. (`self.model = step(self.model)` reads `self` twice.)
+    reads_each_once: bool = True
     reads_once: bool = True
     # Whether it makes arrays of JAX of the same variables in each iteration.
     moves_the_same: bool = False
     # Whether it has a comprehension.
     has_loop: bool = False
-    # Whether it sets a part of an array (`x.at[i].set(y)`).
+    # Whether it has `x.at[i]`, as in `x.at[i].set(y)`.
     sets_part: bool = False
 
     @property
@@ -90,7 +93,10 @@ def _named(function: str) -> str:
 
 
 def location_of(position: Position) -> tuple[int | None, ...]:
-    """First and last line, and the columns, as `code.co_positions` has them."""
+    """First and last line, and the columns, as `code.co_positions` has them.
+
+    In a library, the first line of the code alone.
+    """
     if position.instruction < 0:
         return (position.code.co_firstlineno,)
     number = position.instruction // 2
@@ -105,6 +111,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, ast.TryStar)
 _BRANCHES = (ast.If, *_TRIES, ast.ExceptHandler)
+# What may run code of its own after a `return` in it.
+_AROUND = (*_TRIES, ast.With, ast.AsyncWith)
 
 
 @functools.lru_cache(maxsize=16)
@@ -113,18 +121,19 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     found: dict[int, Statement] = {}
 
     def visit(
-        node: ast.AST, loop: ast.stmt | None, branch: int, is_tried: bool
+        node: ast.AST, loop: ast.stmt | None, branch: int, is_within: bool
     ) -> None:
-        if isinstance(node, _LOOPS):  # its head runs in each iteration
+        # Its head runs in each iteration, but for what a `for` iterates over.
+        if isinstance(node, _LOOPS):
             loop, branch = node, 0
         if isinstance(node, ast.stmt):
-            here = _statement(node, loop, branch, is_tried)
+            here = _statement(node, loop, branch, is_within)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _FUNCTIONS):  # its body is in no loop
-            loop, branch, is_tried = None, 0, False
+            loop, branch, is_within = None, 0, False
 
-        is_tried |= isinstance(node, _TRIES)
+        is_within |= isinstance(node, _AROUND)
         if isinstance(node, _BRANCHES):
             branch = node.lineno
         if isinstance(node, ast.match_case):
@@ -132,7 +141,7 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
         others = node.orelse if isinstance(node, ast.If) else []
         for child in ast.iter_child_nodes(node):
             of_child = others[0].lineno if child in others else branch
-            visit(child, loop, of_child, is_tried)
+            visit(child, loop, of_child, is_within)
 
     try:
         visit(module, None, 0, False)
@@ -142,18 +151,18 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
 
 
 def _statement(
-    node: ast.stmt, loop: ast.stmt | None, branch: int, is_tried: bool
+    node: ast.stmt, loop: ast.stmt | None, branch: int, is_within: bool
 ) -> Statement:
     """A statement in a loop, of a file and function to be named."""
     inside = evaluated_by(node)
     # (Of an assignment the target, or several; of a loop its own.)
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     replaced = {name for x in targets if x is not None for name in _names_in(x)}
-    read = [
-        x.id
-        for x in inside
-        if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load) and x.id in replaced
-    ]
+    names = [x for x in inside if isinstance(x, ast.Name)]
+    read = [x.id for x in names if isinstance(x.ctx, ast.Load)]
+    if isinstance(node, ast.AugAssign):  # which reads its target, too
+        read += replaced
+    read_again = {x for x, n in collections.Counter(read).items() if n > 1}
 
     return Statement(
         Place("", node.lineno, ""),
@@ -161,9 +170,10 @@ def _statement(
         0 if loop is None else loop.lineno,
         branch,
         # What is in a `finally` runs after it.
-        is_last=isinstance(node, ast.Return) and not is_tried,
-        reads_once=len({*read}) == len(read),
-        moves_the_same=_moves_the_same(inside, loop),
+        is_last=isinstance(node, ast.Return) and not is_within,
+        reads_each_once=not read_again,
+        reads_once=read_again.isdisjoint(replaced),
+        moves_the_same=not isinstance(node, ast.For) and _moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
         sets_part=any(
             isinstance(x, ast.Subscript) and ast.unparse(x.value).endswith(".at")

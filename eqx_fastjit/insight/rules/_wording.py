@@ -52,8 +52,14 @@ class Wording:
     @property
     def which(self) -> str:
         """Its class, if that of other programs is another one."""
-        types = {x.type for x in self._all.leaves(self._found.path) if x is not None}
-        return f" {_some(self.values)}" if len(types) > 1 else ""
+        path = self._found.path
+        types = {x.type for x in self._all.leaves(path) if x is not None}
+        return f" {_some(self._texts(path))}" if len(types) > 1 else ""
+
+    def _texts(self, path: str) -> list[str]:
+        """What a leaf was, in order, each once."""
+        leaves = (x for x in self._table.leaves(path) if x is not None)
+        return list(dict.fromkeys(map(str, leaves)))
 
     @property
     def paths(self) -> str:
@@ -116,30 +122,34 @@ class Wording:
     def _as_array(self, path: str) -> str:
         # Where an `int` comes to some calls, arrays would have two dtypes.
         leaves = (x for x in self._table.leaves(path) if x and x.kind == "static")
-        is_mixed = {x.type for x in leaves} == {"int", "float"}
-        return f"jnp.asarray(float({path}))" if is_mixed else f"jnp.asarray({path})"
+        has_both = {x.type for x in leaves} == {"int", "float"}
+        return f"jnp.asarray(float({path}))" if has_both else f"jnp.asarray({path})"
 
     # --- sizes and dtypes ---
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
-        """Its lengths, or numbers of elements, in order; 0 of several axes."""
+        """Its lengths, or numbers of elements, each once, as they first came.
+
+        0 of several axes.
+        """
         return self._found.sizes or self._found.elements or [0]
 
     @property
     def first_size(self) -> int:
-        """That of the first call."""
+        """The first of these."""
         return self._sizes[0]
 
     @property
     def last_size(self) -> int:
-        """That of the last call."""
+        """The last of these."""
         return self._sizes[-1]
 
     @property
     def room(self) -> int:
         """What has room for all. The last call may write one more than it is given."""
-        return self._sizes[-1] + max(1, self._sizes[-1] - self._sizes[-2:][0])
+        *_, before, last = self._sizes
+        return last + (last - before)
 
     @property
     def most(self) -> str:
@@ -152,11 +162,12 @@ class Wording:
     @property
     def dtype(self) -> str:
         """The dtype that can have what all have; the last one, if there is none."""
-        dtypes = list(dict.fromkeys(x.dtype for x in self._found.leaves if x))
+        # (A number in place of an array has none.)
+        dtypes = [x.dtype for x in self._found.leaves if x and x.dtype]
         # There is none of random keys, say.
         errors = contextlib.suppress(TypeError, ValueError)
         with errors, jax.numpy_dtype_promotion("standard"):
-            return str(jnp.result_type(*dtypes))
+            return str(functools.reduce(jnp.promote_types, dtypes))
         return dtypes[-1]
 
     # --- what is in an object that is made again ---
@@ -170,16 +181,18 @@ class Wording:
         """
         found = self._found
         outermost = _FIELD if found.kind == "object" else _VARIABLE
+        inside = [x for x in self._table.varying if is_below(x, found.path)]
+
         paths: list[str] = []
-        for path in self._table.varying:
+        for path in inside:
             leaf = self._table.leaf(path)
             outer = outermost.search(path, len(found.path))
-            if is_below(path, found.path) and leaf and leaf.of and outer:
+            has_parts = any(is_below(x, path) for x in inside)
+            if leaf and leaf.of and outer and not has_parts:
                 is_value = leaf.category in ("number", "label")
                 is_value = is_value and self._is_readable(path)
                 paths.append(path if is_value else path[: outer.end()])
-        paths = list(dict.fromkeys(paths))
-        return [x for x in paths if not any(is_below(y, x) for y in paths)]
+        return list(dict.fromkeys(paths))
 
     def _is_readable(self, path: str) -> bool:
         """Whether all functions that lead to it, from the object on, are the user's.
@@ -196,8 +209,7 @@ class Wording:
         """What differs in it, with values, and which lines it was defined by."""
         shown: list[str] = []
         for path in self._captured:
-            leaves = (str(x) for x in self._table.leaves(path) if x is not None)
-            texts = [shortened(x, 24) for x in dict.fromkeys(leaves)]
+            texts = [shortened(x, 24) for x in self._texts(path)]
             shown.append(f"{_innermost(path)} {_some(texts, 2)}")
         text = f": {listed(shown, 3)}" if shown else ""
         places = definitions(self._found)
@@ -236,7 +248,7 @@ class Wording:
         inside = (self._table.leaf(x) for x in self._table.varying if is_below(x, path))
         is_passed = any(x.dtype for x in inside if x)
         if category == "object":
-            is_passed |= len({str(x) for x in self._table.leaves(path) if x}) > 1
+            is_passed |= len(self._texts(path)) > 1
         return "array" if is_passed and category != "optimiser" else category
 
 
@@ -287,5 +299,5 @@ def _some(values: Sequence[str], most: int = 3) -> str:
 
 def _short(text: str) -> str:
     """A number with four digits."""
-    is_long = re.fullmatch(r"-?\d*\.\d{5,}(e-?\d+)?", text)
+    is_long = re.fullmatch(r"-?\d*\.\d{5,}(e[+-]\d+)?", text)
     return f"{float(text):.4g}" if is_long else text
