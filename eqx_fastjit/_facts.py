@@ -70,7 +70,7 @@ def _not_the_users() -> tuple[str, ...]:
     folders += site.getsitepackages()  # those of Debian, say
     generated = (
         *("<@", "<attrs generated"),  # by beartype and attrs
-        *("<timeit", "<magic-timeit", "<timed "),  # by timeit, and in a notebook
+        *("<timeit", "<magic-timeit"),  # by timeit, and in a notebook
     )
     return (*_OWN, *(folder + os.sep for folder in folders), *generated)
 
@@ -427,9 +427,8 @@ def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     now = None if stage == "trace" else _compiled_now()
     if now is not None:
         setattr(now.fact, stage, getattr(now.fact, stage) + duration_secs)
-        for watcher in tuple(
-            watchers
-        ):  # some versions of JAX do not tell of the beginning
+        # Some versions of JAX do not tell of the beginning.
+        for watcher in tuple(watchers):
             watcher.compiling(now.fact)
     elif stage != "trace" or _engine.active() is None:
         for watcher in tuple(watchers):

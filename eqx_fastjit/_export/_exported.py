@@ -134,7 +134,7 @@ class Exported:
             raise ExportError(f"{vjp_order=}: expected 0 or more.")
 
         options = self._options
-        header = {**self._header, "vjp_order": vjp_order}
+        header = {**self._header, "vjp_order": vjp_order, "mesh": None}
         sections: dict[str, bytes] = {}
         with _format.replacing(path) as file, quiet_donation():
             try:
@@ -160,18 +160,18 @@ class Exported:
             if _described(self._call, self._refs) != header["parameters"]:
                 raise ExportError("a static argument was changed since `export`.")
 
-            header["mesh"] = None
             if exported.nr_devices > 1:
-                # The compiler knows those in the function's body.
-                in_body = jtu.tree_leaves(options)
-                header["mesh"] = _mesh(exported.nr_devices, self._shardings, in_body)
+                # By the compiler's shardings, meshes in the function's body are known.
+                header["mesh"] = _mesh(
+                    exported.nr_devices, self._shardings, jtu.tree_leaves(options)
+                )
             _format.write(file, header, sections)
 
 
 def _bind(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Bind the arguments of a call of a jitted function or bound method."""
     function = jitted._function
-    name: str = function.info.name
+    name = function.info.name
     donate: str = function.options.donate
     parameters = list(function.signature.parameters.values())
     _, values = function.fun_and_values(jitted._bind(*args, **kwargs))
@@ -233,14 +233,14 @@ def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
 
 
 def _mesh(
-    n_devices: int, shardings: Sequence[Any], in_body: Sequence[Any]
+    n_devices: int, shardings: Sequence[Any], compiled: Sequence[Any]
 ) -> dict[str, Any]:
     """The mesh of several devices that shardings have in common, as data.
 
-    If there is none, that of those `in_body`. Anything but a sharding is passed over.
+    If there is none, that of the compiled ones. All but shardings is passed over.
     """
     meshes: set[Any] = set()
-    for known in (shardings, in_body):
+    for known in (shardings, compiled):
         named = [x.mesh for x in known if isinstance(x, jax.sharding.NamedSharding)]
         meshes = meshes or {x for x in named if x.size > 1}
     if len(meshes) > 1:

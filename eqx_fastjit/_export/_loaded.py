@@ -43,8 +43,10 @@ def load_function(
     Raises `ValueError`, with the path, for whatever is wrong with the file.
     """
     if not isinstance(example, tuple | list | None):
-        kind = type(example).__qualname__
-        raise TypeError(f"`load(..., example=...)`: expected a tuple, got {kind}.")
+        raise TypeError(
+            "`load(..., example=...)`: expected a tuple, got "
+            f"{type(example).__qualname__}."
+        )
 
     encoder = Encoder()
     _, refs = split(tuple(example or ()))
@@ -192,8 +194,8 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
         _check_custom_calls(exported)
 
     # JAX does not save which results are weakly typed.
-    pairs = zip(exported.out_avals, header["weak_types"], strict=True)
-    avals = [aval.update(weak_type=bool(weak_type)) for aval, weak_type in pairs]
+    pairs = zip(exported.out_avals, map(bool, header["weak_types"]), strict=True)
+    avals = [aval.update(weak_type=weak) for aval, weak in pairs]
     changes: dict[str, Any] = {"out_avals": tuple(avals)}
 
     # JAX imports `scipy.linalg` before it lowers a program whose platforms have "cpu",

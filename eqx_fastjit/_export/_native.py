@@ -27,13 +27,13 @@ def compile_native(
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
     with _without_persistent_cache():
         compiled: Any = lowered.compile()
-    code = bytes(compiled.runtime_executable().serialize())
 
     inputs, _ = compiled.input_shardings
     outputs = compiled.output_shardings
+    shardings = {"in_shardings": inputs, "out_shardings": outputs}
     if all(len(x.device_set) == 1 for x in (*inputs, *outputs)):
-        return code, {}
-    return code, {"in_shardings": inputs, "out_shardings": outputs}
+        shardings = {}
+    return bytes(compiled.runtime_executable().serialize()), shardings
 
 
 @contextlib.contextmanager
@@ -99,5 +99,5 @@ def environment() -> str:
 
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
-        parts.append(hashlib.sha256(flags.encode()).hexdigest()[:16])
+        parts.append(hashlib.sha256(flags.encode()).hexdigest())
     return ", ".join(parts)

@@ -183,9 +183,9 @@ class Encoder:
 
 def fields_of(cls: Any) -> list[str]:
     """The names of all fields of a Module, a dataclass, or a class of attrs."""
-    fields = vars(cls).get("__attrs_attrs__")  # not of a base that is a dataclass
-    if fields is None:
-        fields = dataclasses.fields(cls)  # which raises a `TypeError` for any other
+    # (A class of the one kind may derive from one of the other.)
+    is_attrs = "__attrs_attrs__" in vars(cls) or not dataclasses.is_dataclass(cls)
+    fields = cls.__attrs_attrs__ if is_attrs else dataclasses.fields(cls)  # pyright: ignore
     return [field.name for field in fields]
 
 
@@ -260,7 +260,8 @@ def _is_plain_node(cls: type) -> bool:
     """Whether to unflatten it only makes a container, whatever is in it."""
     if issubclass(cls, tuple):  # a named one
         return not hasattr(cls, "tree_unflatten")
-    return cls in (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
+    is_sparse = cls.__module__.startswith("jax.experimental.sparse.")
+    return is_sparse or cls in (OrderedDict, defaultdict, jtu.Partial, eqx.nn.State)
 
 
 def _build_node(cls: type, aux_data: Any, *children: Any) -> Any:

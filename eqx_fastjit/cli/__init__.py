@@ -229,7 +229,8 @@ def _printing_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        print(f"eqx-fastjit: no report: {e!r}", file=sys.stderr)
+        with contextlib.suppress(Exception):  # of a stderr that the program has closed
+            print(f"eqx-fastjit: no report: {e!r}", file=sys.stderr)
 
 
 def _write_report(options: argparse.Namespace, report: Any) -> None:
@@ -242,8 +243,9 @@ def _write_report(options: argparse.Namespace, report: Any) -> None:
     if options.html:
         page = eqx_fastjit.insight.DoctorReport(report).to_html()
         options.html.write_text(page, encoding="utf-8")
-    with _printing_errors():  # a program may have closed stderr, or replaced it
-        _text.write_text(report, sys.stderr, options.verbose)
+    if sys.stderr is not None:  # a program may have closed it, or replaced it
+        with _printing_errors():
+            _text.write_text(report, sys.stderr, options.verbose)
 
 
 def _report_on_signal() -> None:

@@ -294,4 +294,4 @@ def test_a_program_that_replaces_stderr_has_its_report_there(tmp_path):
         "eqx_fastjit.filter_jit(lambda x: x)(jnp.ones(2))\n"
         "sys.exit(3)\n"
     )
-    assert "eqx-fastjit doctor: " in command("doctor", program, code=3).stderr
+    assert "eqx-fastjit doctor:" in command("doctor", program, code=3).stderr

@@ -35,9 +35,7 @@ from tests.support.modules import Frozen, Hashed, Holder, Inner, Node, Pair
 from tests.support.traces import count_traces
 
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:A JAX array is being set as static"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 X = jnp.ones(2)
 
 
@@ -690,7 +688,7 @@ def test_keys_that_are_moved_or_made_again():
     tree = {"weight": X, "bias": X + 1, "scale": X + 2}
     for i in range(12):
         key = list(tree)[i % 3]
-        new = "".join(list(key)) if i % 2 else key
+        new = "".join(key) if i % 2 else key
         tree[new] = tree.pop(key) + 1
         out = f(tree)
         assert out.keys() == tree.keys()

@@ -320,7 +320,7 @@ CASES = {
     "a model with a number that a function captures": (
         module_in_a_closure,
         "3 of 1: function g 2",
-        "make it once; pass m, jnp.asarray(m.step)",
+        "make it once; pass m; with jnp.asarray(m.step) in it",
     ),
     "a number that a partial binds": (
         called(
@@ -383,6 +383,10 @@ CASES = {
         called(lambda x, unit: x * TABLES[unit], *((X, x) for x in FACTORS)),
         "3 of 1: selects unit 2",
         "unit 'V', 'mV', 'uV' [selects]: pass what it selects, as an array",
+    ),
+    "a member that selects a literal": (
+        called(lambda x, k: x * (2.0 if k is Kind.A else 3.0), *((X, k) for k in Kind)),
+        "2 of 1: selects k 1",
     ),
     "a flag that selects where is padded": (
         called(

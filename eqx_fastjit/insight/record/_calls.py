@@ -162,10 +162,8 @@ class Calls(contextlib.ExitStack):
         self.is_unseen = False
         # Seconds of waits of the program; and of calls that block, but hardly.
         self._waited = self._short_waits = 0.0
-        # Had Python not waited, the device had had its next work so much earlier: by
-        # the wait, but by no more than Python did since the wait before it had ended,
-        # which was then.
-        self._ahead = self._wait_ended = 0.0
+        # When the latest wait ended.
+        self._wait_ended = 0.0
 
     def __enter__(self) -> Self:
         # What this version of JAX does not have: waits in it are not seen.
@@ -418,9 +416,11 @@ class Calls(contextlib.ExitStack):
             return
         wait.count += 1
         wait.seconds += seconds
-        if self.ended is not None and not wait.decides:
-            self._waited += seconds
-            self._ahead += min(seconds, start - self._wait_ended)
+        if self.ended is not None:
+            # Had Python not waited, the device had had its next work so much earlier:
+            # by no more than Python did since the wait before had ended.
+            wait.ahead += min(seconds, start - self._wait_ended)
+            self._waited += 0.0 if wait.decides else seconds
         self._wait_ended = ended
 
     # --- what is known by now ---
@@ -449,8 +449,9 @@ class Calls(contextlib.ExitStack):
         if self.seconds <= _LEAST_SECONDS:
             return 0.0
         busy = sum(x.calls * x.device for x in self.timed)
+        ahead = sum(x.ahead for x in self.waits.found.values() if not x.decides)
         # If the program waited for more, that was of operations outside of jit.
-        return max(0.0, min(self._ahead, self.seconds - max(busy, self._waited)))
+        return max(0.0, min(ahead, self.seconds - max(busy, self._waited)))
 
 
 class CallSeconds(NamedTuple):

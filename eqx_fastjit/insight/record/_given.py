@@ -245,8 +245,10 @@ def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
         statement = statement_of(position)
         if number == id(now):
             return statement.place == place and statement.reads_once
-        is_lambda = position.code.co_name == "<lambda>"
+        code = position.code
+        is_lambda = code.co_name == "<lambda>"
+        own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
         returns = statement.is_last or is_lambda
-        if not (returns and statement.reads_each_once):
+        if not (returns and statement.reads_again.isdisjoint(own)):
             return False
     return False

@@ -134,15 +134,17 @@ def _aside_in(source: str) -> set[Any]:
         if isinstance(node, ast.Attribute) and node.attr in _OF_AVAL:
             inside = [node.value]
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            is_aside = name.endswith("callback") or name in _PRINTING
+            is_aside = ast.unparse(node.func).rpartition(".")[2] in _ASIDE
             inside = [*node.args, *node.keywords] if is_aside else []
         aside.update(x for part in inside for x in ast.walk(part))
     return aside
 
 
 _OF_AVAL = ("shape", "dtype", "ndim", "size")
-_PRINTING = ("print", "pprint", "debug_print")
+_ASIDE = (
+    *("callback", "debug_callback", "pure_callback", "io_callback"),
+    *("print", "debug_print", "pprint"),
+)
 
 
 def _source(file: str) -> str:

@@ -126,9 +126,9 @@ class Sampler:
             self._is_running = True
             try:
                 self._native.start_ticks(signal.SIGURG, INTERVAL)
-            except RuntimeError as e:
-                self.why_not = str(e)
-                self.stop()
+            except (RuntimeError, MemoryError) as e:
+                self.why_not, self._is_running = repr(e), False
+                signal.signal(signal.SIGURG, self._before)  # pyright: ignore
 
     def stop(self) -> None:
         """End, and leave the signal as it was."""

@@ -28,9 +28,9 @@ class Statement(NamedTuple):
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
-    # Whether it reads each variable once; and whether it does so with those that its
-    # targets mention. (`self.model = step(self.model)` reads `self` twice.)
-    reads_each_once: bool = True
+    # The names that it reads several times; and whether its targets have none of these.
+    # (`self.model = step(self.model)` reads `self` twice.)
+    reads_again: frozenset[str] = frozenset()
     reads_once: bool = True
     # Whether it makes arrays of JAX of the same variables in each iteration.
     moves_the_same: bool = False
@@ -158,11 +158,12 @@ def _statement(
     # (Of an assignment the target, or several; of a loop its own.)
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     replaced = {name for x in targets if x is not None for name in _names_in(x)}
+    is_for = isinstance(node, ast.For | ast.AsyncFor)
     names = [x for x in inside if isinstance(x, ast.Name)]
     read = [x.id for x in names if isinstance(x.ctx, ast.Load)]
     if isinstance(node, ast.AugAssign):  # which reads its target, too
         read += replaced
-    read_again = {x for x, n in collections.Counter(read).items() if n > 1}
+    again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
 
     return Statement(
         Place("", node.lineno, ""),
@@ -171,12 +172,14 @@ def _statement(
         branch,
         # What is in a `finally` runs after it.
         is_last=isinstance(node, ast.Return) and not is_within,
-        reads_each_once=not read_again,
-        reads_once=read_again.isdisjoint(replaced),
-        moves_the_same=not isinstance(node, ast.For) and _moves_the_same(inside, loop),
+        reads_again=again,
+        reads_once=again.isdisjoint(replaced),
+        moves_the_same=not is_for and _moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
         sets_part=any(
-            isinstance(x, ast.Subscript) and ast.unparse(x.value).endswith(".at")
+            isinstance(x, ast.Subscript)
+            and isinstance(x.value, ast.Attribute)
+            and x.value.attr == "at"
             for x in inside
         ),
     )

@@ -53,6 +53,8 @@ class Wait:
     decides: bool = False
     # Seconds of all that was evaluated.
     all_seconds: float = 0.0
+    # Seconds by which the device had its next work later.
+    ahead: float = 0.0
 
 
 class Waits:
@@ -89,7 +91,9 @@ class Waits:
             known = self.found.setdefault((place, what), Wait(place, what))
             self._known[key] = code, known
         _, wait = self._known[key]
-        wait.decides = _decides(kind, args, why)
+        # The first call may have to block, for what it has compiled.
+        is_known = wait.decides and not is_call
+        wait.decides = is_known or _decides(kind, args, why)
         return wait
 
 

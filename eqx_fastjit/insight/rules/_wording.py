@@ -229,7 +229,10 @@ class Wording:
         for path in self._captured:
             name, role = _innermost(path), self._role(path)
             text = texts.get(role, "; make {} once, too")
-            name = f"jnp.asarray({name})" if role == "number" else name
+            if role == "number":
+                name = f"jnp.asarray({name})"
+                if any(is_below(path, x) for x in self._captured):
+                    text = _WITH
             advice.setdefault(text, []).append(name)
 
         if self._found.selects and advice.keys().isdisjoint((_PASS, _SELECTS)):
@@ -254,6 +257,7 @@ class Wording:
 
 # What to do with something captured.
 _PASS = "; pass {}"
+_WITH = "; with {} in it"
 _SELECTS = "; pass what {} selects, as an array"
 
 # In a path: a field; a variable that a function refers to, or that a partial binds.

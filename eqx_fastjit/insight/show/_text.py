@@ -208,6 +208,6 @@ def _legend(rows: Iterable[Row]) -> str:
     if any(x.gain is None for x in parts):
         said.append('"and": it and the edit above save only together.')
     if any(x.other_data for x in parts):
-        more = "more or fewer elements, and random numbers; mask what is added."
-        said.append(f'"other data": {more}')
+        more = "mask what is added; random numbers of another shape are others."
+        said.append(f'"other data": other elements or dtypes are computed; {more}')
     return " ".join(said)
