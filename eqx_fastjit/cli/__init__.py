@@ -148,8 +148,8 @@ def _parser() -> argparse.ArgumentParser:
 def _output(path: str) -> Path:
     """A file that can be written, which is checked before a program is run."""
     file = Path(path).absolute()  # the program may change the directory
-    written = file if file.exists() else file.parent
-    if file.is_dir() or not os.access(written, os.W_OK):
+    written = file if os.path.exists(file) else file.parent
+    if os.path.isdir(file) or not os.access(written, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path!r}")
     return file
 
@@ -212,15 +212,22 @@ def _watch_program(options: argparse.Namespace) -> tuple[Any, int]:
             watch.notes.append(f"{word} came after SCRIPT, and went to it.")
 
     code = run(options, watch.jax_imported, awaited=PACKAGES)
-    sys.stdout.flush()  # what the program has printed comes first
+    _flush_stdout()
     uses_jax = watch.stop()
     if uses_jax or options.json or options.html:
         with _printing_errors():
             return watch.report(name, code), code
         return None, code or (2 if options.fail_on == "any" else 0)
 
-    print("eqx-fastjit doctor:", *watch.notes, file=sys.stderr)
+    with _printing_errors():
+        print("eqx-fastjit doctor:", *watch.notes, file=sys.stderr)
     return None, code
+
+
+def _flush_stdout() -> None:
+    """Have what the program has printed come first."""
+    with contextlib.suppress(Exception):  # of a stdout that the program has closed
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -238,14 +245,14 @@ def _write_report(options: argparse.Namespace, report: Any) -> None:
     from eqx_fastjit.insight.record import _file
     from eqx_fastjit.insight.show import _text
 
+    if sys.stderr is not None:  # a program may have closed it, or replaced it
+        with _printing_errors():
+            _text.write_text(report, sys.stderr, options.verbose)
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
         page = eqx_fastjit.insight.DoctorReport(report).to_html()
         options.html.write_text(page, encoding="utf-8")
-    if sys.stderr is not None:  # a program may have closed it, or replaced it
-        with _printing_errors():
-            _text.write_text(report, sys.stderr, options.verbose)
 
 
 def _report_on_signal() -> None:
@@ -268,7 +275,7 @@ def profile(options: argparse.Namespace) -> int:
 
     watched = ProgramProfile()
     code = run(options, watched.begin)
-    sys.stdout.flush()
+    _flush_stdout()
     with _printing_errors():
         print(watched.report(), file=sys.stderr)
     return code

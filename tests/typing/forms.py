@@ -1,5 +1,7 @@
 """Types that an editor infers, of functions and tools. Checked by pyright, not run."""
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 from typing import assert_type
 
 import equinox as eqx
@@ -88,7 +90,7 @@ def donation(x: jax.Array) -> None:
     assert_type(with_options(x), jax.Array)
     assert_type(filter_jit(not_decorated, donate="all")(x), jax.Array)
     donated(x, x)  # pyright: ignore[reportCallIssue]
-    filter_jit(donate="some")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    filter_jit(donate="some")  # pyright: ignore[reportArgumentType]
 
 
 def methods(x: jax.Array, model: Model) -> None:

@@ -61,7 +61,9 @@ class Writer:
         # A child process has a file of its own.
         if owner != own:
             self._path = self._path.with_suffix(f".{self._process}{self._path.suffix}")
-        self._path.write_bytes(b"")
+        # In a job that has begun, another process may have written to it.
+        mode = "ab" if jax.distributed.is_initialized() else "wb"
+        self._path.open(mode).close()
         watch(self._write_event, starting=self._write_start)
         atexit.register(self._end)
 
@@ -161,12 +163,17 @@ def read(path: str) -> Run:
 
         events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        known = [e.started + e.seconds + e.first_run - started for e in events]
+        # Until each had ended, also what is nested in it.
+        known = [
+            e.started + e.trace + e.lower + e.compile + e.first_run - started
+            for e in events
+        ]
         known += [x["started"] - started for x in parsed if x["type"] == "start"]
 
         if not ends:
             killed = "The program has not ended, or it was killed."
             notes = [killed, *_hanging(parsed, started), *notes]
+        # (The exit code is not in the file: that of a program that raised counts as 0.)
         seconds, code = (ends[0], 0) if ends else (max(known, default=0.0), None)
         program, cache = header["program"], header["cache"]
         return Run(program, started, seconds, code, cache, events, notes=notes)

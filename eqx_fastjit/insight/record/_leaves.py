@@ -16,11 +16,11 @@ class Leaf(NamedTuple):
     kind: str
     # `float32[8,4]`; of anything else a short text.
     text: str
-    # Of a static or a node: "number", "label" (a string, a flag, `None` or a member of
+    # Of all but a setting: "number", "label" (a string, a flag, `None` or a member of
     # an enumeration), "function", "container", "array", "module", "optimiser" or
     # "object" (anything else).
     category: str = ""
-    # Of a number, unless it is complex or not finite.
+    # Of a number, unless it is complex, not finite, or of 64 bits or more.
     value: int | float | None = None
     # Of a node: how many elements it has.
     size: int = 0

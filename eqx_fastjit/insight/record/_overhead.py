@@ -51,17 +51,13 @@ def overhead_of(timed: Timed) -> Overhead | None:
 
 
 def _measure(timed: Timed) -> Overhead | None:
-    given = jax.tree.map(_as_array, timed.given.template)
-    matrix = jnp.ones((_SIZE, _SIZE))
-    calls: dict[str, Callable[[], Any]] = {
-        "ours": functools.partial(filter_jit(_computes_little), given, matrix),
-        "theirs": functools.partial(
-            equinox_filter_jit(_computes_little), given, matrix
-        ),
-    }
+    calls: dict[str, Callable[[], Any]] = {}
     try:
-        for call in calls.values():
-            call()  # compiles
+        given = jax.tree.map(_as_array, timed.given.template)
+        matrix = jnp.ones((_SIZE, _SIZE))
+        for name, jit in (("ours", filter_jit), ("theirs", equinox_filter_jit)):
+            calls[name] = functools.partial(jit(_computes_little), given, matrix)
+            calls[name]()  # compiles
         timings = time_calls(calls, _SECONDS)
     except Exception:  # of a user's class, which may take no scalars
         return None

@@ -155,12 +155,12 @@ def _by_function(
     operations: Iterable[Event], rule: Rule, run: Run
 ) -> Iterator[tuple[Row, list[Event]]]:
     """A row for each function that calls some: a price, or what the edit saves."""
-    by_function: dict[str, list[Event]] = collections.defaultdict(list)
+    by_function: dict[Any, list[Event]] = collections.defaultdict(list)
     for e in operations:
-        function = e.frames[0].function if e.frames else "the program"
-        by_function[short_name(function)].append(e)
+        by_function[_function_at(e.frames[0]) if e.frames else None].append(e)
 
-    for function, events in by_function.items():
+    for key, events in by_function.items():
+        function = short_name(key[1]) if key else "the program"
         costs = collections.defaultdict[str, float](float)
         for e in events:
             source = statement_at(e.frames[0]).text if e.frames else ""
@@ -201,9 +201,8 @@ def _eager_row(
     # A `scan`, say, that is compiled twice for one program: its function is another.
     # (Of a few functions that take turns, each is compiled once.)
     different = {*map(program_key, main)}
-    is_same = len(different) <= len(main) // 2 and any(
-        run.look(e).operation.is_loop for e in main
-    )
+    is_again = found[0].is_again and len(different) <= len(main) // 2
+    is_same = is_again and any(run.look(e).operation.is_loop for e in main)
     values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
@@ -211,13 +210,18 @@ def _eager_row(
     every = [e for x in found for e in x.events]
     saves = saves_again = sum(e.seconds for e in again)
     together = {e for x in found if x.line in many for e in x.events}
-    if rest := together - {*again}:
-        saves += max(0.0, sum(e.seconds for e in rest) - seconds_as_one(rest, run))
-    is_other = bool(again) and not is_same
+    rest = together - {*again}
+    more = sum(e.seconds for e in rest) - seconds_as_one(rest, run) if rest else 0.0
+    if more <= 0:
+        rest.clear()
+    saves += max(0.0, more)
+    is_other = bool(again) and not is_same and len(values) > 1
     shown = [shortened(x, 40) for x in values[:2]]
+    if len(values) > 2:
+        shown.append("...")
     facts = {
         "operations": listed((x.events[0].function.name for x in found), 2),
-        "values": f": {', '.join([*shown, '...'])}" if is_other else "",
+        "values": f": {', '.join(shown)}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
     }
 
