@@ -196,6 +196,11 @@ class Fact:
     nested: float = 0.0
 
     @property
+    def elapsed(self) -> float:
+        """Seconds of all of these, with what is nested."""
+        return self.trace + self.lower + self.compile + self.first_run
+
+    @property
     def arrays(self) -> list[tuple[Any, Any]]:
         """The aval of each array of the call, and its placement, in order."""
         return [self.kinds[i] for i in self.kind_numbers]
@@ -365,7 +370,7 @@ def close(arrays: Sequence[Any] | None = None) -> bool:
         around = tracing_now()
         if around is not None:
             fact.inside = around.number
-            around.nested += spent + fact.first_run
+            around.nested += fact.elapsed
 
         history.append(fact)
         for watcher in tuple(watchers):

@@ -1,7 +1,6 @@
 """`doctor`: of a block of code, what `eqx-fastjit doctor` says of a program."""
 
 import contextlib
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from .record._events import history
 from .record._file import as_json, cache_directory
 from .rules._rules import Row
 from .show._report import make_report, Report
-from .show._text import blocks
+from .show._text import plain_text
 
 
 class DoctorReport(Shown):
@@ -52,9 +51,7 @@ class DoctorReport(Shown):
 
     def text(self, *, verbose: bool = False) -> str:
         """The report as text. `verbose` shows every row, edit and compilation."""
-        columns = shutil.get_terminal_size().columns
-        shown = blocks(self._made(), verbose, columns)
-        return "\n".join(line for _, lines in shown for line in lines).strip()
+        return plain_text(self._made(), verbose).strip()
 
     def __str__(self) -> str:
         return "the block has not ended" if self._report is None else self.text()

@@ -96,6 +96,11 @@ class Object:
         return self.kind == "number" and any(map(is_length_of, axes))
 
     @property
+    def lengths(self) -> list[int]:
+        """Those of the axis, or numbers of elements: each once, as they first came."""
+        return self.sizes or self.elements
+
+    @property
     def is_mixed(self) -> bool:
         """Whether it is a number in some calls, and an array in others."""
         kinds = {x.kind for x in self.leaves if x is not None}

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 
 from eqx_fastjit import _blocking, _facts, _traced
@@ -31,6 +30,7 @@ from ._statements import (
     Statement,
     statement_of,
 )
+from ._waits import EQUINOX_JIT
 from ._why import costliest
 
 
@@ -44,10 +44,8 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 _OWN = os.path.dirname(_facts.__file__) + os.sep
 # In these, a function is called that was jitted by others; and in all of these, it is
 # traced.
-_JITTING = (
-    os.path.join(_JAX, "_src", "pjit.py"),
-    os.path.join(os.path.dirname(eqx.__file__), "_jit.py"),
-)
+_PJIT = os.path.join(_JAX, "_src", "pjit.py")
+_JITTING = (_PJIT, EQUINOX_JIT)
 _TRACING = (*_JITTING, _traced.__file__)
 # Methods of arrays by which Python reads a value. (The wait is known exactly.)
 _READING = {
@@ -151,7 +149,7 @@ def kind_of(
     if files and files[0].startswith(_JAX) and inside[0].co_name in _READING:
         return PYTHON
     # In some cases JAX calls what is jitted by Python code of its own.
-    if user and _JITTING[0] in files[1:2] and _kind_of_call(user, ours, others) == JIT:
+    if user and _PJIT in files[1:2] and _kind_of_call(user, ours, others) == JIT:
         return JIT
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in MOVING

@@ -328,7 +328,7 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
-        timed.given.look_at_numpy(values)
+        timed.given.look_at_values(values)
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)
 
@@ -420,7 +420,8 @@ class Calls(contextlib.ExitStack):
             # Had Python not waited, the device had had its next work so much earlier:
             # by no more than Python did since the wait before had ended.
             wait.ahead += min(seconds, start - self._wait_ended)
-            self._waited += 0.0 if wait.decides else seconds
+            if not wait.decides:
+                self._waited += seconds
         self._wait_ended = ended
 
     # --- what is known by now ---

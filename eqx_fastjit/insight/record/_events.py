@@ -252,7 +252,7 @@ class _Tools:
         """Describe it again, by its arrays."""
         if fact.inside is None and fact.is_part and not fact.ahead:
             # Of a trace of `jax.jit`, if that is compiled.
-            _here.nested.append((time.time(), _spent(fact)))
+            _here.nested.append((time.time(), fact.elapsed))
         event = _event_of(fact, arrays)
         event.program = event.program or program_of(_here.jaxprs.get(fact.number))
         event.jitted_inside = _here.jitted_inside.pop(fact.number, 0.0)
@@ -297,7 +297,7 @@ class _Tools:
 
         if (around := _facts.tracing_now()) is not None:
             fact.inside = around.number
-            _here.jitted_inside[around.number] += _spent(fact)
+            _here.jitted_inside[around.number] += fact.elapsed
         _tell(event)
 
 
@@ -351,7 +351,3 @@ def _signature_in_jit(name: str, fun: Any) -> tuple[Leaf, ...]:
     avals = jtu.tree_map_with_path(aval, bound.arguments)
     arguments = [(key, avals[key]) for key in bound.arguments]
     return describe(arguments, None, (), (name, fun))
-
-
-def _spent(x: Fact) -> float:
-    return x.trace + x.lower + x.compile + x.first_run

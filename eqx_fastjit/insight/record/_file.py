@@ -163,11 +163,7 @@ def read(path: str) -> Run:
 
         events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         ends = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        # Until each had ended, also what is nested in it.
-        known = [
-            e.started + e.trace + e.lower + e.compile + e.first_run - started
-            for e in events
-        ]
+        known = [e.started + e.elapsed - started for e in events]
         known += [x["started"] - started for x in parsed if x["type"] == "start"]
 
         if not ends:

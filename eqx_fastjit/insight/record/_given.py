@@ -202,8 +202,8 @@ class Given:
 
     # --- NumPy ---
 
-    def look_at_numpy(self, values: tuple[Any, ...]) -> None:
-        """Whether the arrays of NumPy among these are those of the call before."""
+    def look_at_values(self, values: tuple[Any, ...]) -> None:
+        """What all calls are given, and whether its arrays of NumPy are others now."""
         if self._numpy is None:
             with contextlib.suppress(Exception):  # of a class that looks at shapes, say
                 self.template = jax.tree.map(_without_data, values)

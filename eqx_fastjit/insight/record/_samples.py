@@ -174,9 +174,9 @@ class Sampler:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        known = event.trace + event.lower + event.compile + event.first_run
         now = time.perf_counter()
-        while self._recent and self._recent[-1].time > now - known - since:
+        begun = now - since - event.elapsed
+        while self._recent and self._recent[-1].time > begun:
             sample = self._recent.pop()
             self._known[sample.stack] += sample.seconds
         self._last = now

@@ -32,7 +32,7 @@ JITTED_CALL = "a jitted call that blocks"
 # How far out the frame is that called what waits: `_calls.py` has those in between.
 _OWN_FRAMES = 4
 # Whose calls block by themselves.
-_EQUINOX_JIT = os.path.join(os.path.dirname(eqx.__file__), "_jit.py")
+EQUINOX_JIT = os.path.join(os.path.dirname(eqx.__file__), "_jit.py")
 
 
 @dataclasses.dataclass
@@ -73,16 +73,16 @@ class Waits:
         `kind` and `args` are those of the function that has waited
         (`_private.hook_waits`); `why` is what the engine says of one of its calls.
         """
-        # The innermost frame of the program itself, and the files in between.
-        frame, between = sys._getframe(_OWN_FRAMES), set[str]()
+        # The innermost frame of the program itself.
+        frame, is_in_equinox = sys._getframe(_OWN_FRAMES), False
         while not is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return None
-            between.add(frame.f_code.co_filename)
+            is_in_equinox |= frame.f_code.co_filename == EQUINOX_JIT
             frame = frame.f_back
 
         code, instruction = frame.f_code, frame.f_lasti
-        is_call = kind == "blocks" and (bool(why) or _EQUINOX_JIT in between)
+        is_call = kind == "blocks" and (bool(why) or is_in_equinox)
         key = id(code), instruction, is_call
         if key not in self._known:
             what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))

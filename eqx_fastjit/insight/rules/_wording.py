@@ -129,11 +129,8 @@ class Wording:
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
-        """Its lengths, or numbers of elements, each once, as they first came.
-
-        0 of several axes.
-        """
-        return self._found.sizes or self._found.elements or [0]
+        """Its lengths; 0 of several axes."""
+        return self._found.lengths or [0]
 
     @property
     def first_size(self) -> int:

@@ -23,12 +23,12 @@ def _begins_as_none(found: Object) -> bool:
 def _begins_otherwise(found: Object) -> bool:
     if found.is_mixed:
         return found.is_carried
-    sizes = found.sizes or found.elements
-    return _is_carried(found) and len(sizes) < 3 and str(found.leaves[0]) != "None"
+    is_short = len(found.lengths) < 3
+    return _is_carried(found) and is_short and str(found.leaves[0]) != "None"
 
 
 def _grows(found: Object) -> bool:
-    sizes = found.sizes or found.elements
+    sizes = found.lengths
     is_longer = len(sizes) > 2 and all(a < b for a, b in itertools.pairwise(sizes))
     return is_longer and (_is_carried(found) or _has_elements(found))
 

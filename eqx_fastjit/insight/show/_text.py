@@ -122,14 +122,18 @@ _ROWS = 10
 _MOST_COLUMNS, _LEAST_COLUMNS = 110, 50
 
 
+def plain_text(report: Report, verbose: bool = False) -> str:
+    """The report as lines that fit the terminal, without colour."""
+    shown = blocks(report, verbose, shutil.get_terminal_size().columns)
+    return "\n".join(line for _, lines in shown for line in lines)
+
+
 def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people: in colour on a terminal, plain elsewhere."""
     # To import rich takes longer than to make the report. (A program may have put
     # anything in place of stderr.)
     if not getattr(stream, "isatty", bool)():
-        shown = blocks(report, verbose, shutil.get_terminal_size().columns)
-        for line in (x for _, lines in shown for x in lines):
-            print(line, file=stream)
+        print(plain_text(report, verbose), file=stream)
         return
 
     from rich.console import Console
