@@ -142,6 +142,6 @@ def _up_to_now() -> Report:
         return current.report(name, None)
     events = history()
     started = min((e.started for e in events), default=0.0)
-    ended = max((e.started + e.seconds + e.first_run for e in events), default=0.0)
+    ended = max((e.started + e.elapsed for e in events), default=0.0)
     cache = cache_directory()
     return make_report(Run(name, started, ended - started, None, cache, events))
