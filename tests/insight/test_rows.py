@@ -52,6 +52,12 @@ def rows_of(program):
     return [x for x in rows if x.parts[0].rule not in _BESIDE]
 
 
+def parts_of(program, rule):
+    """The parts of all rows that are of a rule."""
+    rows = report_on(program).rows
+    return [part for row in rows for part in row.parts if part.rule == rule]
+
+
 def eager_rows(program):
     """The rows of operations outside of jit."""
     jax.clear_caches()
@@ -650,9 +656,8 @@ LOOPS = {
 
 @pytest.mark.parametrize(("program", "iterations"), LOOPS.values(), ids=LOOPS)
 def test_an_unrolled_loop_has_a_row(program, iterations):
-    parts = [part for row in report_on(program).rows for part in row.parts]
-    (what,) = [x.what for x in parts if x.rule == "unrolled-loop"]
-    assert what.startswith(f"a loop, {iterations} iterations in all, 100% of ")
+    (part,) = parts_of(program, "unrolled-loop")
+    assert part.what.startswith(f"a loop, {iterations} iterations in all, 100% of ")
 
 
 TABLE = jnp.asarray(np.random.default_rng(0).normal(size=8_000), jnp.float32)
@@ -678,9 +683,8 @@ WITHIN = {
 @pytest.mark.parametrize("fun", WITHIN.values(), ids=WITHIN)
 def test_a_constant_within_control_flow_is_found(fun):
     """XLA sorts it as it compiles, as it does without the loop."""
-    report = report_on(lambda: filter_jit(fun)(jnp.float32(1)))
-    parts = [part for row in report.rows for part in row.parts]
-    (found,) = [x for x in parts if x.rule == "captured-constant"]
+    program = called(fun, (jnp.float32(1),))
+    (found,) = parts_of(program, "captured-constant")
     assert found.path == "TABLE"
 
 
@@ -731,7 +735,8 @@ def test_operations_outside_of_jit(program, expected):
     """One row for a function, if one of its lines compiles again and again, or many."""
     found = [
         f"{part.rule}: {x.compilations} of {x.programs}, {len(part.values)} values"
-        for x, part in ((x, x.parts[0]) for x in eager_rows(program))
+        for x in eager_rows(program)
+        for part in x.parts[:1]
     ]
     assert len(found) == len(expected) and all(map(str.startswith, found, expected))
 
@@ -776,7 +781,8 @@ def test_operations_are_told_apart_under_a_debugger():
         loops()
         sys.settrace(before)
 
-    assert eager_rows(program)
+    jax.clear_caches()
+    assert parts_of(program, "eager")
     assert lines.count("loops") > 16  # a call, and two lines of each iteration
 
 
