@@ -75,6 +75,7 @@ def _not_the_users() -> tuple[str, ...]:
     return (*_OWN, *(folder + os.sep for folder in folders), *generated)
 
 
+@functools.cache
 def is_users(file: str) -> bool:
     """Whether a file is the user's own: no installed package, and none of Python's."""
     return not file.startswith(_not_the_users())
@@ -82,9 +83,10 @@ def is_users(file: str) -> bool:
 
 def is_written_by_user(code: types.CodeType) -> bool:
     """Whether code is in a file of the user's, and not made by a dataclass or tuple."""
+    if not is_users(code.co_filename):
+        return False
     is_of_tuple = code.co_varnames[:1] == ("_cls",)  # a `collections.namedtuple`
-    is_generated = is_of_tuple or code.co_qualname.startswith("__create_fn__")
-    return is_users(code.co_filename) and not is_generated
+    return not (is_of_tuple or code.co_qualname.startswith("__create_fn__"))
 
 
 def user_frames() -> tuple[Place, ...]:

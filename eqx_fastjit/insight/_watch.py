@@ -112,7 +112,7 @@ class Watch:
             cache_directory(),
             tuple(self.events),
             before=self._before,
-            waits=sorted(calls.waits.found.values(), key=lambda x: -x.seconds),
+            waits=calls.waits.by_seconds(),
             stale=[*self._stale.found.values()] if self._stale else [],
             looks=self.looks,
             ahead=calls.ahead,

@@ -39,7 +39,7 @@ from ._given import chain_of, Given
 from ._private import hook_waits
 from ._samples import Position
 from ._statements import place_of
-from ._waits import Waits
+from ._waits import Wait, Waits
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
@@ -385,16 +385,22 @@ class Calls(contextlib.ExitStack):
         if self.is_unseen or threading.get_ident() != self.thread:
             return function(*args, **kwargs)
 
+        # While the device computes. Once it has ended, Python is to be fast, as XLA's
+        # threads go to sleep.
+        wait = None
+        try:
+            if why != "transfer":
+                wait = self.waits.of(kind, args, why)
+        except Exception:  # of what a program has put in place of an array
+            pass
         start, self.is_unseen = time.perf_counter(), True
         try:
             return function(*args, **kwargs)
         finally:
             self.is_unseen = False
-            self._note_wait(start, kind, args, why)
+            self._note_wait(start, kind, why, wait)
 
-    def _note_wait(
-        self, start: float, kind: str, args: Sequence[Any], why: str
-    ) -> None:
+    def _note_wait(self, start: float, kind: str, why: str, wait: Wait | None) -> None:
         ended = time.perf_counter()
         seconds = ended - start
         if why == "transfer":
@@ -404,9 +410,6 @@ class Calls(contextlib.ExitStack):
         if kind == "blocks" and seconds < _SHORTEST:
             self._short_waits += seconds
             return
-        wait = None
-        with contextlib.suppress(Exception):
-            wait = self.waits.of(kind, args, why)
         if wait is None:
             return
 

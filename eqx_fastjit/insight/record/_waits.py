@@ -30,7 +30,7 @@ JITTED_CALL = "a jitted call that blocks"
 
 
 # How far out the frame is that called what waits: `_calls.py` has those in between.
-_OWN_FRAMES = 4
+_OWN_FRAMES = 3
 # Whose calls block by themselves.
 EQUINOX_JIT = os.path.join(os.path.dirname(eqx.__file__), "_jit.py")
 
@@ -67,10 +67,15 @@ class Waits:
         # have the `id` of one that is gone. (To hash a code takes long.)
         self._known: dict[object, tuple[CodeType, Wait]] = {}
 
+    def by_seconds(self) -> list[Wait]:
+        """The waits there were, the longest first."""
+        there = (x for x in self.found.values() if x.reads)
+        return sorted(there, key=lambda x: -x.seconds)
+
     def of(self, kind: str, args: Sequence[Any], why: str = "") -> Wait | None:
         """That of the expression in the running code, if that is in the program.
 
-        `kind` and `args` are those of the function that has waited
+        `kind` and `args` are those of the function that waits
         (`_private.hook_waits`); `why` is what the engine says of one of its calls.
         """
         # The innermost frame of the program itself.

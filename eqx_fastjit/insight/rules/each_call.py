@@ -338,7 +338,7 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
     if not found or saves <= 0:
         return
 
-    first = found[0]  # which takes longest: `Watch.run` sorts them
+    first = found[0]  # which takes longest
     function = first.place.function
     beside = (x for x in waits if x.decides and x.place.function == function)
     if any(2 * x.reads > first.reads for x in beside):
