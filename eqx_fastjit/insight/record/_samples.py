@@ -9,6 +9,7 @@ Nothing here imports JAX, since a program is sampled before it does.
 """
 
 import collections
+import faulthandler
 import importlib
 import os
 import signal
@@ -119,6 +120,11 @@ class Sampler:
         elif signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.SIG_IGN):
             self.why_not = "the program handles SIGURG"
         else:
+            # On a stack of its own, which `faulthandler` makes, and which Python's
+            # handlers use if there is one: while oneDNN multiplies matrices, what the
+            # system writes on the thread's stack is written into its heap.
+            faulthandler.register(signal.SIGURG, file=2)
+            faulthandler.unregister(signal.SIGURG)
             self._before = signal.signal(signal.SIGURG, self._note)
             # Calls of the system that it interrupts go on by themselves.
             signal.siginterrupt(signal.SIGURG, False)
