@@ -47,10 +47,10 @@ _OWN = os.path.dirname(_facts.__file__) + os.sep
 _PJIT = os.path.join(_JAX, "_src", "pjit.py")
 _JITTING = (_PJIT, EQUINOX_JIT)
 _TRACING = (*_JITTING, _traced.__file__)
-# Methods of arrays by which Python reads a value. (The wait is known exactly.)
+# Functions by which Python reads the values of arrays. (The wait is known exactly.)
 _READING = {
     *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__array__"),
-    *("item", "tolist", "__format__", "__str__", "__repr__"),
+    *("_item", "tolist", "__format__", "__str__", "__repr__", "device_get"),
 }
 # The seconds of what is in this file are known exactly.
 _KNOWN = _calls.__file__

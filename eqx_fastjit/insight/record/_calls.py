@@ -51,8 +51,9 @@ _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
-# The most seconds that a call takes for dispatch. Of more, it copies, or computes.
-_MOST_DISPATCH = 1e-3
+# The most seconds that a call takes for dispatch, for each array that it is given or
+# returns, and for itself. Of more, it copies, or computes.
+_MOST_DISPATCH = 2e-5
 
 
 class Timed:
@@ -78,6 +79,8 @@ class Timed:
 
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
+        # How many arrays it is given, and returns.
+        self.n_arrays = 0
         # The index of the smallest result, and its type, which is no tracer's; of a
         # function without arrays among its results, those of the handle.
         self.smallest = 0
@@ -117,7 +120,8 @@ class Timed:
         The shortest one: a device that is a CPU may interrupt the call.
         """
         shortest = min((returned for returned, _ in self.alone), default=0.0)
-        return shortest if shortest < _MOST_DISPATCH else 0.0
+        most = _MOST_DISPATCH * (1 + self.n_arrays)
+        return shortest if shortest < most else 0.0
 
     @property
     def ready(self) -> float:
@@ -328,6 +332,7 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
+        timed.n_arrays = len(arrays) + len(results)
         timed.given.look_at_values(values)
         if not timed.donates:
             timed.given.look(values, arrays, results, chain)

@@ -10,6 +10,7 @@ import functools
 import inspect
 import linecache
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -131,7 +132,7 @@ def _aside_in(source: str) -> set[Any]:
     aside: set[Any] = set()
     for node in _nodes_in(source):
         inside: list[Any] = []
-        if isinstance(node, ast.Attribute) and node.attr in _OF_AVAL:
+        if isinstance(node, ast.Attribute) and node.attr in OF_AVAL:
             inside = [node.value]
         elif isinstance(node, ast.Call):
             is_aside = ast.unparse(node.func).rpartition(".")[2] in _ASIDE
@@ -140,7 +141,7 @@ def _aside_in(source: str) -> set[Any]:
     return aside
 
 
-_OF_AVAL = ("shape", "dtype", "ndim", "size")
+OF_AVAL = ("shape", "dtype", "ndim", "size")
 _ASIDE = (
     *("callback", "debug_callback", "pure_callback", "io_callback"),
     *("print", "debug_print", "pprint"),
@@ -162,7 +163,10 @@ def nodes_in(file: str) -> list[ast.AST]:
 @functools.lru_cache(maxsize=16)
 def _nodes_in(source: str) -> list[ast.AST]:
     try:
-        return [*ast.walk(ast.parse(source))]
+        # What the parser warns of, it has warned of as the program was imported.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [*ast.walk(ast.parse(source))]
     # Of code that is nested too deeply for the parser; or of no Python.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

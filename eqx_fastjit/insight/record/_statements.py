@@ -11,7 +11,7 @@ from typing import NamedTuple
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
-from ._reads import expressions_in, nodes_in
+from ._reads import expressions_in, nodes_in, OF_AVAL
 from ._samples import Position
 
 
@@ -23,8 +23,8 @@ class Statement(NamedTuple):
     text: str = ""
     # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
-    # The first line of the innermost branch that it is in, such as an `if` or a `try`,
-    # within the loop; 0 if each iteration runs it.
+    # The first line of the innermost branch that it is in, such as an `if`, within the
+    # loop; 0 if each iteration runs it.
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
@@ -110,7 +110,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, ast.TryStar)
-_BRANCHES = (ast.If, *_TRIES, ast.ExceptHandler)
+_BRANCHES = (ast.If, ast.ExceptHandler)
 # What may run code of its own after a `return` in it.
 _AROUND = (*_TRIES, ast.With, ast.AsyncWith)
 
@@ -198,7 +198,7 @@ def evaluated_by(node: ast.stmt) -> list[ast.AST]:
 
 
 def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
-    """Whether it moves variables that are mentioned nowhere else in the loop.
+    """Whether it moves variables of which else only the shape is read in the loop.
 
     Anything else may change what is in them, also in place.
     """
@@ -209,10 +209,19 @@ def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
 
     arguments = {x for call in moved for x in ast.walk(call.args[0])}
     names = {x.id for x in arguments if isinstance(x, ast.Name)}
-    elsewhere = (x for x in ast.walk(loop) if x not in arguments)
+    shapes = (x for x in ast.walk(loop) if _asks_for_shape(x))
+    harmless = arguments.union(y for x in shapes for y in ast.walk(x))
+    elsewhere = (x for x in ast.walk(loop) if x not in harmless)
     others = {x.id for x in elsewhere if isinstance(x, ast.Name)}
     has_calls = any(isinstance(x, ast.Call) for x in arguments)
     return not has_calls and names.isdisjoint(others)
+
+
+def _asks_for_shape(node: ast.AST) -> bool:
+    """Whether it is `len(x)`, `x.shape` or the like."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "len"
+    return isinstance(node, ast.Attribute) and node.attr in OF_AVAL
 
 
 def _head(node: ast.stmt) -> str:

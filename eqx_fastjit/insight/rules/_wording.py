@@ -257,8 +257,9 @@ _PASS = "; pass {}"
 _WITH = "; with {} in it"
 _SELECTS = "; pass what {} selects, as an array"
 
-# In a path: a field; a variable that a function refers to, or that a partial binds.
-_FIELD = re.compile(r"\.\w+")
+# In a path: a field, or an item; and a variable that a function refers to, or that a
+# partial binds.
+_FIELD = re.compile(r"\.\w+|\[[^\[\]]*\]")
 _VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
 
 

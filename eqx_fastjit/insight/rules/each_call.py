@@ -108,6 +108,8 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         edit = _into(loop, x.statement)
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
+        if x.statement.moves_the_same:
+            edit = f"what it moves {TRANSFER.edit}; {edit}"
         facts = {"statement": _source(x), "into": edit}
         line, count = x.statement.place, loop.count
         parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
