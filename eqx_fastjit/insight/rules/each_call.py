@@ -2,10 +2,11 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import jax
 
+from eqx_fastjit._facts import is_users
 from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
     Activity,
@@ -35,7 +36,7 @@ SHORT = Rule(
 )
 EQUINOX = Rule(
     "equinox-jit",
-    "from eqx_fastjit import filter_jit",
+    "{edit}",
     "equinox.filter_jit would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
@@ -275,11 +276,20 @@ def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     found.sort(key=lambda x: -x[2])
     saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
     if found and saves >= case.limit:
-        facts = {"each": show_seconds(saves / n)}
+        edit = _replacing((x for x, *_ in found), "eqx_fastjit.install()")
+        facts = {"each": show_seconds(saves / n), "edit": edit}
         part = EQUINOX.part(facts, count=n, saves=saves)
         names = listed((x.function.name for x, *_ in found), 3)
         line, cost = found[0][0].line, f"{n:,} calls"
         yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
+
+
+def _replacing(timed: Iterable[Timed], install: str) -> str:
+    """How Equinox's `filter_jit` is replaced, which only libraries may call."""
+    places = (x.function.place for x in timed if x.is_of_equinox)
+    if any(is_users(x.file) for x in places if x):
+        return "from eqx_fastjit import filter_jit"
+    return f"{install} before libraries are imported"
 
 
 # --- donation ---
@@ -362,12 +372,10 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
 
 
 def _part_of_wait(wait: Wait, run: Run) -> Part:
-    is_of_equinox = any(x.is_of_equinox for x in run.timed)
-    facts = {
-        "path": wait.what,
-        "cost": _cost_of(wait),
-        "edit": EQUINOX.edit if is_of_equinox else "asynchronous=True",
-    }
+    edit = "asynchronous=True"
+    if any(x.is_of_equinox for x in run.timed):
+        edit = _replacing(run.timed, "eqx_fastjit.install(asynchronous=True)")
+    facts = {"path": wait.what, "cost": _cost_of(wait), "edit": edit}
     rule = BLOCKING if wait.what == JITTED_CALL else WAITS
     return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
 
