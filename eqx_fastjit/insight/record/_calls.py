@@ -97,9 +97,10 @@ class Timed:
         return self.calls < _EARLY or self.calls >= self.due
 
     def smallest_of(self, results: Sequence[Any]) -> Any:
-        """The smallest result, and note which that is: mostly it is the same again."""
-        sizes = [getattr(x, "nbytes", 0) for x in results]
-        self.smallest = sizes.index(min(sizes))
+        """The smallest result, which is the same one of each call."""
+        if self.kind is type(None):
+            sizes = [getattr(x, "nbytes", 0) for x in results]
+            self.smallest = sizes.index(min(sizes))
         self.kind = type(results[self.smallest])
         return results[self.smallest]
 
@@ -352,9 +353,10 @@ class Calls(contextlib.ExitStack):
         """
         start, self.is_unseen = time.perf_counter(), True
         try:
-            for x in arrays:
-                with contextlib.suppress(Exception):  # the program will meet it itself
-                    x.block_until_ready()
+            there = (x for x in arrays if hasattr(x, "is_deleted"))
+            jax.block_until_ready([x for x in there if not x.is_deleted()])
+        except Exception:  # the program will meet it itself
+            pass
         finally:
             self.is_unseen = False
         seconds = time.perf_counter() - start

@@ -3,8 +3,8 @@
 An array that nobody has any more once a call has returned could have been donated. To
 be sure, it has to be gone in the statement of the call itself, which replaces it
 (`model, loss = step(model, x)`), in each call that is looked at closely; and by the
-next call of all others, of which the later ones tell of one array of each argument.
-What was read in between, or is kept by anybody, was not.
+next call of all others. Of many arrays, the later calls tell of some in turn. What was
+read in between, or is kept by anybody, was not.
 """
 
 import collections
@@ -31,8 +31,9 @@ from ._statements import statement_of, users_frames
 _SAMPLED = 64
 # Calls that must have been looked at.
 _LEAST_LOOKS = 3
-# Calls of which all arrays are noted. Of later ones that takes too long.
-_NOTED_WHOLE = 100
+# Calls of which all arrays are noted; and how many, about, are looked at in later
+# looks, in turn. Of all that takes too long.
+_NOTED_WHOLE, _LOOKED_AT = 100, 64
 
 
 class Argument(NamedTuple):
@@ -60,8 +61,11 @@ class Aval(NamedTuple):
 def chain_of(frame: FrameType | None) -> Chain:
     """The user's frames from this one on."""
     frames = [*users_frames(frame)]
-    positions = [position_of(x.f_code, x.f_lasti) for x in frames]
-    return Chain(tuple(map(id, frames)), tuple(positions))
+    return Chain(tuple(map(id, frames)), tuple(map(_position, frames)))
+
+
+def _position(frame: FrameType) -> Position:
+    return position_of(frame.f_code, frame.f_lasti)
 
 
 class Given:
@@ -139,14 +143,18 @@ class Given:
         """The same, of a call that is looked at closely."""
         if not self.looks:
             self._find_arguments(values, len(arrays))
+            self.avals = [_aval(x) for x in arrays]
+            self.results = [_aval(x) for x in results]
         self.looks += 1
-        self.avals = [_aval(x) for x in arrays]
-        self.results = [_aval(x) for x in results]
 
         # What the call returns as it is, or was given twice, cannot be donated.
         counts = collections.Counter(map(id, arrays))
         counts.update(map(id, results))
-        for i, x in enumerate(arrays):
+        step = 1
+        if self.looks > _LEAST_LOOKS:
+            step += len(arrays) // _LOOKED_AT
+        for i in range(self.looks % step, len(arrays), step):
+            x = arrays[i]
             if counts[id(x)] > 1 or not isinstance(x, jax.Array):
                 self.kept.add(i)
             elif i not in self.kept:
@@ -169,7 +177,8 @@ class Given:
     def _is_gone(self, index: int, chain: Chain, _: Any) -> None:
         """Nobody has an array any more: is that in the statement of the call?"""
         try:
-            if index in self._watched and _in_statement(chain, sys._getframe(1)):
+            now = next(users_frames(sys._getframe(1)), None)
+            if now is not None and _in_statement(chain, id(now), _position(now)):
                 self._watched.discard(index)
         except Exception:  # at the end of a process: then it counts as kept
             return
@@ -230,20 +239,17 @@ def _aval(x: Any) -> Aval:
     return Aval(aval.shape, aval.dtype, x.nbytes)
 
 
-def _in_statement(chain: Chain, frame: FrameType | None) -> bool:
+@functools.lru_cache(maxsize=16)  # mostly many arrays are gone at once
+def _in_statement(chain: Chain, frame: int, now: Position) -> bool:
     """Whether a program is still in the statement of a call, which has returned.
 
     Or in that of a function around it, where the functions inside return with the call,
-    so that nothing has run since.
+    so that nothing has run since. `frame` is the `id` of the frame that is at `now`.
     """
-    now = next(users_frames(frame), None)
-    if now is None:
-        return False
-
-    place = statement_of(position_of(now.f_code, now.f_lasti)).place
+    place = statement_of(now).place
     for number, position in zip(chain.frames, chain.positions, strict=True):
         statement = statement_of(position)
-        if number == id(now):
+        if number == frame:
             return statement.place == place and statement.reads_once
         code = position.code
         is_lambda = code.co_name == "<lambda>"
