@@ -37,11 +37,6 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def times(n: int) -> str:
-    """`once`, `twice`, `3 times`."""
-    return {1: "once", 2: "twice"}.get(n, f"{n} times")
-
-
 def listed(items: Iterable[str], most: int = 5) -> str:
     """The different items, `and 3 more` of many."""
     unique = list(dict.fromkeys(items))
