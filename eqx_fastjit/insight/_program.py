@@ -63,7 +63,7 @@ class ProgramProfile:
             min_interval=INTERVAL,
             max_interval=INTERVAL,
             sample_count=self._watch.sampler.count,
-            start_call_stack=_frames(Stack(tuple(self._around), False)),
+            start_call_stack=_frames(Stack(tuple(self._around))),
             target_description="",
             cpu_time=self._watch.cpu_seconds,
             sys_path=sys.path,

@@ -1,7 +1,7 @@
 """Calls an operation outside of jit, and a jitted function with a host callback.
 
-Of that, the main thread multiplies matrices itself. It does so by code of oneDNN, of
-which no signal handler may use the stack.
+Because of the callback, the main thread multiplies the matrices itself, in code of
+oneDNN that uses the stack pointer for other memory.
 """
 
 import equinox as eqx

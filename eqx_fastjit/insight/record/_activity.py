@@ -36,9 +36,10 @@ from ._why import costliest
 
 # What Python did: operations of JAX outside of jit; making arrays of NumPy's into those
 # of JAX; calls of functions of `jax.jit`; calls of this library's, beside those of what
-# they compile; imports; anything else.
+# they compile; imports; anything else. And what the device did while Python waited for
+# it, where that is not known exactly.
 OPERATIONS, TRANSFERS, JIT = "operations", "transfers", "jit"
-DISPATCH, IMPORTS, PYTHON = "dispatch", "imports", "python"
+DISPATCH, IMPORTS, PYTHON, DEVICE = "dispatch", "imports", "python", "device"
 
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _OWN = os.path.dirname(_facts.__file__) + os.sep
@@ -101,11 +102,14 @@ def activities(
     seconds = collections.defaultdict[tuple[str, Statement, Place | None], float](float)
     computing, copying = seconds.copy(), seconds.copy()
     lines = collections.defaultdict[Any, list[tuple[Place, float]]](list)
-    for (positions, is_in_c), took in samples.items():
+    for (positions, is_in_c, is_waiting), took in samples.items():
         users = [x for x in positions if is_written_by_user(x.code)]
+        statement, loop = in_loop(users) if users else (_NOWHERE, None)
         kind = kind_of(positions, ours, others)
+        # To make an array of a number, say, waits while too many calls are in flight.
+        if kind == TRANSFERS and is_waiting and not statement.moves_the_same:
+            kind = DEVICE
         if kind:
-            statement, loop = in_loop(users) if users else (_NOWHERE, None)
             seconds[kind, statement, loop] += took
             copies = bool(users) and statement_of(users[0]).sets_part
             computing[kind, statement, loop] += took * (is_in_c and not copies)

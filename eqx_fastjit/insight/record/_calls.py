@@ -39,7 +39,7 @@ from ._given import chain_of, Given
 from ._private import hook_waits
 from ._samples import Position
 from ._statements import place_of
-from ._waits import Wait, Waits
+from ._waits import JITTED_CALL, Wait, Waits
 
 
 # The most calls from one that is made alone to the next. A prime number, so that it is
@@ -51,9 +51,10 @@ _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
-# The most seconds that a call takes for dispatch, for each array that it is given or
-# returns, and for itself. Of more, it copies, or computes.
-_MOST_DISPATCH = 2e-5
+# The most seconds that a call takes for dispatch: of more, it copies, or computes. And
+# for each array that it is given or returns, if nothing is left to wait for: of more,
+# the call itself has computed, as it does on a CPU if there is a host callback.
+_MOST_DISPATCH, _OF_ARRAY = 1e-3, 2e-5
 
 
 class Timed:
@@ -97,8 +98,8 @@ class Timed:
         return self.calls < _EARLY or self.calls >= self.due
 
     def smallest_of(self, results: Sequence[Any]) -> Any:
-        """The smallest result, which is the same one of each call."""
-        if self.kind is type(None):
+        """The smallest result, by the shapes of the latest call that was made alone."""
+        if self.is_due or self.smallest >= len(results):
             sizes = [getattr(x, "nbytes", 0) for x in results]
             self.smallest = sizes.index(min(sizes))
         self.kind = type(results[self.smallest])
@@ -120,8 +121,12 @@ class Timed:
 
         The shortest one: a device that is a CPU may interrupt the call.
         """
-        shortest = min((returned for returned, _ in self.alone), default=0.0)
-        most = _MOST_DISPATCH * (1 + self.n_arrays)
+        if not self.alone:
+            return 0.0
+        most = _MOST_DISPATCH
+        if statistics.median(ready / returned for returned, ready in self.alone) < 1.1:
+            most = _OF_ARRAY * (1 + self.n_arrays)
+        shortest = min(returned for returned, _ in self.alone)
         return shortest if shortest < most else 0.0
 
     @property
@@ -392,8 +397,8 @@ class Calls(contextlib.ExitStack):
         if self.is_unseen or threading.get_ident() != self.thread:
             return function(*args, **kwargs)
 
-        # While the device computes. Once it has ended, Python is to be fast, as XLA's
-        # threads go to sleep.
+        # Before waiting. After it, each microsecond of Python delays what is dispatched
+        # next, and XLA's threads fall asleep meanwhile.
         wait = None
         try:
             if why != "transfer":
@@ -420,6 +425,8 @@ class Calls(contextlib.ExitStack):
         if wait is None:
             return
 
+        if wait.what == JITTED_CALL:  # the first may have to, for what it has compiled
+            wait.decides = why == "needed"
         wait.reads += 1
         wait.all_seconds += seconds
         if seconds < _SHORTEST:

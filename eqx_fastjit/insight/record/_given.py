@@ -143,16 +143,16 @@ class Given:
         """The same, of a call that is looked at closely."""
         if not self.looks:
             self._find_arguments(values, len(arrays))
+        step = 1
+        if self.looks > _LEAST_LOOKS:
+            step += len(arrays) // _LOOKED_AT
+        if self.looks % step == 0:  # calls of other shapes may follow
             self.avals = [_aval(x) for x in arrays]
             self.results = [_aval(x) for x in results]
-        self.looks += 1
 
         # What the call returns as it is, or was given twice, cannot be donated.
         counts = collections.Counter(map(id, arrays))
         counts.update(map(id, results))
-        step = 1
-        if self.looks > _LEAST_LOOKS:
-            step += len(arrays) // _LOOKED_AT
         for i in range(self.looks % step, len(arrays), step):
             x = arrays[i]
             if counts[id(x)] > 1 or not isinstance(x, jax.Array):
@@ -161,6 +161,7 @@ class Given:
                 self._watched.add(i)
                 is_gone = functools.partial(self._is_gone, i, chain)
                 self._left.append((i, weakref.ref(x, is_gone)))
+        self.looks += 1
 
     def _find_arguments(self, values: tuple[Any, ...], n_arrays: int) -> None:
         function: Any = self._function()

@@ -34,7 +34,7 @@ class Overhead(NamedTuple):
 
     # Until its results are ready.
     launch: float
-    # How much longer it takes under Equinox's own `filter_jit`, if it is of that.
+    # How much longer it takes under Equinox's own `filter_jit`; 0 if it is not of that.
     equinox: float
 
 

@@ -160,13 +160,15 @@ def nodes_in(file: str) -> list[ast.AST]:
     return _nodes_in(_source(file))
 
 
+# What the parser warns of, it has warned of as the program was imported.
+_PARSED = "<eqx_fastjit>"
+warnings.filterwarnings("ignore", module=_PARSED)
+
+
 @functools.lru_cache(maxsize=16)
 def _nodes_in(source: str) -> list[ast.AST]:
     try:
-        # What the parser warns of, it has warned of as the program was imported.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return [*ast.walk(ast.parse(source))]
+        return [*ast.walk(ast.parse(source, _PARSED))]
     # Of code that is nested too deeply for the parser; or of no Python.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

@@ -80,10 +80,14 @@ def _position_in(frame: FrameType) -> Position:
 
 
 class Stack(NamedTuple):
-    """Where Python is: innermost first, and whether it was in C for a while."""
+    """Where Python is: innermost first.
+
+    And whether it was in C for a while; and whether it waited, rather than computed.
+    """
 
     positions: tuple[Position, ...]
-    is_in_c: bool
+    is_in_c: bool = False
+    is_waiting: bool = False
 
 
 class _Sample(NamedTuple):
@@ -120,19 +124,15 @@ class Sampler:
         elif signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.SIG_IGN):
             self.why_not = "the program handles SIGURG"
         else:
-            # On a stack of its own, which `faulthandler` makes, and which Python's
-            # handlers use if there is one: while oneDNN multiplies matrices, what the
-            # system writes on the thread's stack is written into its heap.
-            faulthandler.register(signal.SIGURG, file=2)
-            faulthandler.unregister(signal.SIGURG)
             self._before = signal.signal(signal.SIGURG, self._note)
             # Calls of the system that it interrupts go on by themselves.
             signal.siginterrupt(signal.SIGURG, False)
             self._last = time.perf_counter()
             self._is_running = True
             try:
+                _make_stack_of_handlers()
                 self._native.start_ticks(signal.SIGURG, INTERVAL)
-            except (RuntimeError, MemoryError) as e:
+            except (OSError, RuntimeError, MemoryError) as e:
                 self.why_not, self._is_running = repr(e), False
                 signal.signal(signal.SIGURG, self._before)  # pyright: ignore
 
@@ -153,11 +153,12 @@ class Sampler:
             waited = seconds - computed
             is_of_others = _OTHERS_LEAST < waited < _OTHERS_MOST
             is_in_c = computed > _COMPUTED or (waited > _WAITED and not is_of_others)
+            is_waiting = waited > max(_WAITED, computed)
             positions: list[Position] = []
             while frame is not None and len(positions) < _MAX_FRAMES:
                 positions.append(_position_in(frame))
                 frame = frame.f_back
-            stack = Stack(tuple(positions), is_in_c)
+            stack = Stack(tuple(positions), is_in_c, is_waiting)
             self._recent.append(_Sample(now, now - self._last, stack))
             self._last = now
             self.count += 1
@@ -195,6 +196,16 @@ class Sampler:
     def set_aside(self) -> Mapping[Stack, float]:
         """The seconds of each stack that was set aside."""
         return self._known
+
+
+def _make_stack_of_handlers() -> None:
+    """Have handlers of Python's in this thread run on a stack of their own.
+
+    The system writes a frame where the stack pointer is, and while oneDNN multiplies
+    matrices, that is in other memory. `faulthandler` makes a stack, and leaves it.
+    """
+    faulthandler.register(signal.SIGURG, file=2)
+    faulthandler.unregister(signal.SIGURG)  # the handler before is back
 
 
 def _native_engine() -> Any:

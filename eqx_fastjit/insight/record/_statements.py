@@ -21,10 +21,11 @@ class Statement(NamedTuple):
     place: Place
     # Its source, in one short line.
     text: str = ""
-    # The first line of the innermost loop around it, in its function; 0 if none.
+    # The first line of the innermost loop around it, in its function; 0 if none, or if
+    # that is a model's own loop over its layers: what calls a model is to be edited.
     loop: int = 0
-    # The first line of the innermost branch that it is in, such as an `if`, within the
-    # loop; 0 if each iteration runs it.
+    # The first line of the innermost branch that it is in, such as an `if` or a `try`,
+    # within the loop; 0 if each iteration runs it.
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
@@ -34,8 +35,10 @@ class Statement(NamedTuple):
     reads_once: bool = True
     # Whether it makes arrays of JAX of the same variables in each iteration.
     moves_the_same: bool = False
-    # Whether it has a comprehension.
+    # Whether it has a comprehension; and what one reads item by item, such as `xs` in
+    # `[float(x) for x in xs]`.
     has_loop: bool = False
+    read_by_items: str = ""
     # Whether it has `x.at[i]`, as in `x.at[i].set(y)`.
     sets_part: bool = False
 
@@ -81,7 +84,10 @@ def statement_at(place: Place) -> Statement:
     found = None if module is None else _statements_in(module).get(place.line)
     if found is None:
         return Statement(place)
-    return found._replace(place=Place(place.file, found.place.line, function))
+    loop = 0 if function.endswith("__call__") else found.loop
+    return found._replace(
+        place=Place(place.file, found.place.line, function), loop=loop
+    )
 
 
 def _named(function: str) -> str:
@@ -110,7 +116,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRIES = (ast.Try, ast.TryStar)
-_BRANCHES = (ast.If, ast.ExceptHandler)
+_BRANCHES = (ast.If, *_TRIES, ast.ExceptHandler)
 # What may run code of its own after a `return` in it.
 _AROUND = (*_TRIES, ast.With, ast.AsyncWith)
 
@@ -176,6 +182,7 @@ def _statement(
         reads_once=again.isdisjoint(replaced),
         moves_the_same=not is_for and _moves_the_same(inside, loop),
         has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
+        read_by_items=next(filter(None, map(_read_by_items, inside)), ""),
         sets_part=any(
             isinstance(x, ast.Subscript)
             and isinstance(x.value, ast.Attribute)
@@ -217,11 +224,26 @@ def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
     return not has_calls and names.isdisjoint(others)
 
 
+def _read_by_items(node: ast.AST) -> str:
+    match node:
+        case ast.ListComp(
+            elt=ast.Call(ast.Name("float" | "int" | "bool"), [ast.Name(item)]),
+            generators=[ast.comprehension(ast.Name(target), of, [])],
+        ) if item == target:
+            return ast.unparse(of)
+        case _:
+            return ""
+
+
 def _asks_for_shape(node: ast.AST) -> bool:
-    """Whether it is `len(x)`, `x.shape` or the like."""
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id == "len"
-    return isinstance(node, ast.Attribute) and node.attr in OF_AVAL
+    """Whether it is `len(x)`, `x.shape` or the like, of a variable."""
+    match node:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name()]):
+            return True
+        case ast.Attribute(value=ast.Name(), attr=name, ctx=ast.Load()):
+            return name in OF_AVAL
+        case _:
+            return False
 
 
 def _head(node: ast.stmt) -> str:

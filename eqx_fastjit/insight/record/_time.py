@@ -6,6 +6,7 @@ from typing import NamedTuple
 from eqx_fastjit._facts import Place
 
 from ._activity import (
+    DEVICE,
     DISPATCH,
     IMPORTS,
     JIT,
@@ -17,7 +18,7 @@ from ._run import Run
 from ._why import costliest, stages_of
 
 
-DEVICE, DOCTOR = "device", "doctor"
+DOCTOR = "doctor"
 
 LABELS = {
     "trace": "tracing",
@@ -43,7 +44,8 @@ class Time(NamedTuple):
     name: str
     label: str
     seconds: float
-    # The line of the user's that has most of it, of other Python that matters.
+    # The line of the user's that has most of it, of other Python, or of the device, if
+    # it matters.
     line: Place | None = None
 
 
@@ -75,13 +77,13 @@ def times_of(run: Run) -> list[Time]:
     if not sampled:
         seconds[PYTHON] += left
 
-    line = None
-    if seconds[PYTHON] >= _MATTERS * run.seconds:
-        python = [x for x in run.activities if x.kind == PYTHON and x.most]
-        line = costliest((x.statement.place, x.seconds) for x in python)
-    times = [
-        Time(name, LABELS[name], took, line if name == PYTHON else None)
-        for name, took in seconds.items()
-        if took > 0
-    ]
-    return sorted(times, key=lambda x: -x.seconds)
+    python = [x for x in run.activities if x.kind == PYTHON and x.most]
+    lines = {
+        PYTHON: costliest((x.statement.place, x.seconds) for x in python),
+        DEVICE: costliest((x.line, x.calls * x.device) for x in run.timed),
+    }
+    times: list[Time] = []
+    for name, took in seconds.items():
+        line = lines.get(name) if took >= _MATTERS * run.seconds else None
+        times.append(Time(name, LABELS[name], took, line))
+    return sorted((x for x in times if x.seconds > 0), key=lambda x: -x.seconds)

@@ -22,7 +22,7 @@ from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
 from ._samples import Position, position_of
-from ._statements import expression_of
+from ._statements import expression_of, statement_at
 
 
 # What waits if a jitted call does not return before its result is ready.
@@ -47,9 +47,9 @@ class Wait:
     # How often it was evaluated, also if there was nothing to wait for. (A call that
     # blocks only counts if it waited.)
     reads: int = 0
-    # Whether the program cannot do without: the value is no single number with a
-    # fraction, such as a loss, and so may decide what follows; or a call has a host
-    # callback or large NumPy arrays, or is on several CPU devices.
+    # Whether the program cannot do without: the value is in a condition, or is not one
+    # number with a fraction, such as a loss, and so may decide what follows; or a call
+    # has a host callback or large NumPy arrays, or is on several CPU devices.
     decides: bool = False
     # Seconds of all that was evaluated.
     all_seconds: float = 0.0
@@ -92,21 +92,16 @@ class Waits:
         if key not in self._known:
             what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
             place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+            # A condition decides whatever it reads.
+            decides = statement_at(place).text.startswith(("if ", "while ", "assert "))
             # A call has several instructions: Python 3.11 is at another one later.
-            known = self.found.setdefault((place, what), Wait(place, what))
+            new = Wait(place, what, decides=decides)
+            known = self.found.setdefault((place, what), new)
             self._known[key] = code, known
         _, wait = self._known[key]
-        # The first call may have to block, for what it has compiled.
-        is_known = wait.decides and not is_call
-        wait.decides = is_known or _decides(kind, args, why)
+        if kind != "blocks":
+            wait.decides |= not (args[0].size == 1 and _has_fractions(args[0].dtype))
         return wait
-
-
-def _decides(kind: str, args: Sequence[Any], why: str) -> bool:
-    if kind == "blocks":
-        return why == "needed"
-    x: Any = args[0]
-    return not (x.size == 1 and _has_fractions(x.dtype))
 
 
 @functools.cache

@@ -259,7 +259,7 @@ _SELECTS = "; pass what {} selects, as an array"
 
 # In a path: a field, or an item; and a variable that a function refers to, or that a
 # partial binds.
-_FIELD = re.compile(r"\.\w+|\[[^\[\]]*\]")
+_FIELD = re.compile(r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[[^\[\]]*\]")
 _VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
 
 

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import jax
 
@@ -25,7 +25,7 @@ from eqx_fastjit.insight.record._why import is_operation, short_name
 
 from ._rules import Case, Part, Row, Rule
 from ._steady import CallsAt, Loop, loops_of
-from .outside_of_jit import program_key, seconds_as_one
+from .outside_of_jit import is_again, program_key, seconds_as_one
 
 
 EAGER = Rule("eager-calls", "{into}", "{statement}")
@@ -37,7 +37,7 @@ SHORT = Rule(
 EQUINOX = Rule(
     "equinox-jit",
     "{edit}",
-    "equinox.filter_jit would take {each} longer",
+    "equinox.filter_jit, which did not run here, would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
 TRANSFER = Rule("transfers", "before the loop, if nothing changes it", "{statement}")
@@ -99,24 +99,32 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     jit, unless they copy an array to change a part of it.
     """
     parts: list[Part] = []
+    compiled = _compiled_in(loop, case)
     seconds = loop.seconds(OPERATIONS)
-    # What a statement makes of numbers, say, is made within as well; but not copied.
-    transfers = {x.statement: x.seconds - x.computing for x in loop.of(TRANSFERS)}
+    # What a statement makes of numbers, say, is made within as well. But what is copied
+    # is copied then, too, unless it is moved before the loop.
+    transfers = {
+        x.statement: x.seconds - (0.0 if x.statement.moves_the_same else x.computing)
+        for x in loop.of(TRANSFERS)
+    }
     for x in loop.of(OPERATIONS):
+        # The rule `eager` is for it: jit would compile the whole function each time.
+        if is_again(compiled[x.statement.place[:2]], case.run):
+            continue
         moving = transfers.get(x.statement, 0.0)
         seconds += moving
         saves = x.seconds - x.computing + moving
         edit = _into(loop, x.statement)
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
-        if x.statement.moves_the_same:
-            edit = f"what it moves {TRANSFER.edit}; {edit}"
+        if moving and x.statement.moves_the_same:
+            edit = f"make the array that it moves {TRANSFER.edit}; {edit}"
         facts = {"statement": _source(x), "into": edit}
         line, count = x.statement.place, loop.count
         parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
 
     for row in _row(loop, parts, seconds, loop.count, case):
-        yield _with_compilations(row, loop, case)
+        yield _with_compilations(row, compiled, case)
 
 
 def _into(loop: Loop, statement: Statement) -> str:
@@ -127,8 +135,10 @@ def _into(loop: Loop, statement: Statement) -> str:
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
         into = f"in one jitted function with `{main.name}`"
+    if statement.read_by_items:
+        return f"iterate over np.asarray({statement.read_by_items})"
     # A loop in jit is unrolled.
-    return f"jax.vmap for its loop, {into}" if statement.has_loop else into
+    return f"{into}, by jax.vmap if all are alike" if statement.has_loop else into
 
 
 def _source(activity: Activity) -> str:
@@ -139,9 +149,10 @@ def _source(activity: Activity) -> str:
     return f"{statement.text}, most at {show_place(most)}"
 
 
-def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
+def _with_compilations(
+    row: Row, compiled: Mapping[object, list[Event]], case: Case
+) -> Row:
     """What its statements compile is not compiled by itself, either."""
-    compiled = _compiled_in(loop, case)
     parts: list[Part] = []
     spared: list[Event] = []
     for part in row.parts:
@@ -154,11 +165,14 @@ def _with_compilations(row: Row, loop: Loop, case: Case) -> Row:
         parts.append(part)
 
     parts.sort(key=lambda x: -x.saves)
+    seconds = sum(e.seconds for e in spared)
+    compiling = f", and {show_seconds(seconds)} to compile" if spared else ""
     row = dataclasses.replace(
         row,
         parts=tuple(parts),
         line=parts[0].line,
-        seconds=row.seconds + sum(e.seconds for e in spared),
+        cost=row.cost + compiling,
+        seconds=row.seconds + seconds,
         saves=sum(x.saves for x in parts),
         compilations=len(spared),
         programs=len({*map(program_key, spared)}),
@@ -258,7 +272,7 @@ def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
 def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     """What Equinox's own `filter_jit` would take longer, which the program calls.
 
-    One import is the edit for all functions, but for those that a scan would call.
+    One edit is for all functions, but for those that a scan would call.
     """
     functions: dict[object, list[Timed]] = collections.defaultdict(list)
     for timed in case.run.timed:
@@ -285,11 +299,14 @@ def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
 
 
 def _replacing(timed: Iterable[Timed], install: str) -> str:
-    """How Equinox's `filter_jit` is replaced, which only libraries may call."""
+    """What replaces Equinox's `filter_jit`: an import, where only the user calls it.
+
+    It is a library that calls it, for all that is known, for a function of a library's.
+    """
     places = (x.function.place for x in timed if x.is_of_equinox)
-    if any(is_users(x.file) for x in places if x):
+    if all(is_users(x.file) for x in places if x):
         return "from eqx_fastjit import filter_jit"
-    return f"{install} before libraries are imported"
+    return f"{install} before anything else is imported"
 
 
 # --- donation ---

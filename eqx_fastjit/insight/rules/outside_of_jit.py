@@ -41,7 +41,7 @@ def program_key(event: Event) -> tuple[str, str]:
 
 EAGER = Rule(
     "eager",
-    "{shape}filter_jit around what it computes; of a loop, around the body",
+    "{shape}filter_jit around what it computes; of a loop, around the {part}",
     "{operations} outside of jit{values}",
 )
 AGAIN = Rule(
@@ -114,9 +114,7 @@ def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Ev
     for (_, function, is_own), lines in functions.items():
         found: list[_Compiled] = []
         for (line, *_), compiled in lines.items():
-            # `None` of operations on each leaf of a tree, which one call compiles.
-            calls = {run.look(e).operation.call for e in compiled} - {None}
-            found.append(_Compiled(line, compiled, len(calls) >= _LEAST))
+            found.append(_Compiled(line, compiled, is_again(compiled, run)))
 
         # A line that leads to what is jitted cannot be jitted as a whole; a function
         # that jits nothing can.
@@ -134,6 +132,16 @@ def _eager(operations: Iterable[Event], run: Run) -> Iterator[tuple[Row, list[Ev
 def _function_at(place: Place) -> tuple[str, str]:
     """The function of a line, and its file."""
     return place.file, place.function
+
+
+def is_again(events: Iterable[Event], run: Run) -> bool:
+    """Whether a line has compiled an operation in several of its calls."""
+    calls: dict[Any, set[Any]] = collections.defaultdict(set)
+    for e in events:
+        found = run.look(e).operation
+        calls[e.frames[0], found.instruction, e.function.name].add(found.call)
+    # `None` of operations on each leaf of a tree, which one call compiles.
+    return any(len(x - {None}) >= _LEAST for x in calls.values())
 
 
 def seconds_as_one(events: Collection[Event], run: Run) -> float:
@@ -215,7 +223,9 @@ def _eager_row(
     if more <= 0:
         rest.clear()
     saves += max(0.0, more)
-    is_other = bool(again) and not is_same and len(values) > 1
+    # A comprehension over the leaves of a model, say, is one program with all of them.
+    is_whole = bool(again) and statement_at(main[0].frames[0]).has_loop
+    is_other = bool(again) and not (is_same or is_whole) and len(values) > 1
     shown = [shortened(x, 40) for x in values[:2]]
     if len(values) > 2:
         shown.append("...")
@@ -223,6 +233,7 @@ def _eager_row(
         "operations": listed((x.events[0].function.name for x in found), 2),
         "values": f": {', '.join(shown)}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
+        "part": "whole" if is_whole else "body",
     }
 
     rule = AGAIN if is_same else EAGER
