@@ -28,7 +28,6 @@ LOOPS = {
     "long calls, each read": (lambda: float(long_call(X)), "device"),
     "JAX computes in the call": (lambda: checking(X), "device"),
     "outside of jit": (lambda: float(compute(short_call(X))), "device"),
-    "Python": (lambda: (short_call(X), time.sleep(3e-3)), "python"),
     "Python, each read": (lambda: (float(short_call(X)), time.sleep(3e-3)), "python"),
 }
 
@@ -85,8 +84,7 @@ def reporting(x):
 
 CALLS = {
     "a method": lambda x: Scaled(x).method(x),
-    "donation": lambda x: (donating(x), x.is_deleted()),
-    "a chain of donations": lambda x: donating(donating(donating(x))),
+    "donations": lambda x: (donating(donating(x)), x.is_deleted()),
     "an error": lambda x: checked(-x),
     "no result": reporting,
     "grad": lambda x: jax.grad(lambda x: Scaled(x).method(x)["y"].sum())(x),

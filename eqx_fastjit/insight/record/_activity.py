@@ -48,10 +48,12 @@ _OWN = os.path.dirname(_facts.__file__) + os.sep
 _PJIT = os.path.join(_JAX, "_src", "pjit.py")
 _JITTING = (_PJIT, EQUINOX_JIT)
 _TRACING = (*_JITTING, _traced.__file__)
-# Functions by which Python reads the values of arrays. (The wait is known exactly.)
+# Functions by which Python reads the values of arrays (the wait is known exactly), or
+# their shapes.
 _READING = {
     *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__array__"),
     *("_item", "tolist", "__format__", "__str__", "__repr__", "device_get"),
+    *("size", "ndim", "nbytes", "__len__"),
 }
 # The seconds of what is in this file are known exactly.
 _KNOWN = _calls.__file__
