@@ -25,6 +25,7 @@ from . import _calls
 from ._samples import Position, Stack
 from ._statements import (
     expression_of,
+    in_innermost_loop,
     MOVING,
     place_of,
     Statement,
@@ -84,10 +85,8 @@ def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:
     innermost statement.
     """
     statements = [statement_of(x) for x in stack]
-    for statement in statements:
-        if statement.loop:
-            return statement, statement.around
-    return statements[0], None
+    found = in_innermost_loop(statements)
+    return (found, found.around) if found else (statements[0], None)
 
 
 def activities(

@@ -51,9 +51,9 @@ _FIRST, _EARLY = 3, 94
 # Seconds of calls from which on waits matter; and of a wait: in shorter
 # ones the device was done, and a value was only copied.
 _LEAST_SECONDS, _SHORTEST = 0.1, 50e-6
-# The most seconds that a call takes for dispatch: of more, it copies, or computes. And
-# for each array that it is given or returns, if nothing is left to wait for: of more,
-# the call itself has computed, as it does on a CPU if there is a host callback.
+# The most seconds that a call takes for dispatch, and for each array that is given or
+# returned. Of more, it copies, or computes. Where nothing is left to wait for, as in a
+# call with a host callback on a CPU, only the latter counts.
 _MOST_DISPATCH, _OF_ARRAY = 1e-3, 2e-5
 
 
@@ -123,9 +123,9 @@ class Timed:
         """
         if not self.alone:
             return 0.0
-        most = _MOST_DISPATCH
-        if statistics.median(ready / returned for returned, ready in self.alone) < 1.1:
-            most = _OF_ARRAY * (1 + self.n_arrays)
+        most = _OF_ARRAY * (1 + self.n_arrays)
+        if statistics.median(ready / returned for returned, ready in self.alone) > 1.1:
+            most = max(most, _MOST_DISPATCH)
         shortest = min(returned for returned, _ in self.alone)
         return shortest if shortest < most else 0.0
 
@@ -425,7 +425,8 @@ class Calls(contextlib.ExitStack):
         if wait is None:
             return
 
-        if wait.what == JITTED_CALL:  # the first may have to, for what it has compiled
+        # The latest call says it: the first may have to, for what it has compiled.
+        if wait.what == JITTED_CALL:
             wait.decides = why == "needed"
         wait.reads += 1
         wait.all_seconds += seconds

@@ -146,9 +146,10 @@ class Given:
         step = 1
         if self.looks > _LEAST_LOOKS:
             step += len(arrays) // _LOOKED_AT
-        if self.looks % step == 0:  # calls of other shapes may follow
-            self.avals = [_aval(x) for x in arrays]
-            self.results = [_aval(x) for x in results]
+        if self.looks % step == 0:  # the largest of several shapes count
+            avals = [_aval(x) for x in arrays]
+            if sum(x.n_bytes for x in avals) >= sum(x.n_bytes for x in self.avals):
+                self.avals, self.results = avals, [_aval(x) for x in results]
 
         # What the call returns as it is, or was given twice, cannot be donated.
         counts = collections.Counter(map(id, arrays))

@@ -55,7 +55,7 @@ def _measure(timed: Timed) -> Overhead | None:
     try:
         given = jax.tree.map(_as_array, timed.given.template)
         matrix = jax.device_put(_MATRIX)
-        jits = {"ours": filter_jit}
+        jits: dict[str, Any] = {"ours": filter_jit}
         if timed.is_of_equinox:
             jits["theirs"] = equinox_filter_jit
         for name, jit in jits.items():

@@ -4,7 +4,7 @@ import ast
 import collections
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import NamedTuple
 
@@ -21,8 +21,7 @@ class Statement(NamedTuple):
     place: Place
     # Its source, in one short line.
     text: str = ""
-    # The first line of the innermost loop around it, in its function; 0 if none, or if
-    # that is a model's own loop over its layers: what calls a model is to be edited.
+    # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
     # The first line of the innermost branch that it is in, such as an `if` or a `try`,
     # within the loop; 0 if each iteration runs it.
@@ -84,10 +83,17 @@ def statement_at(place: Place) -> Statement:
     found = None if module is None else _statements_in(module).get(place.line)
     if found is None:
         return Statement(place)
-    loop = 0 if function.endswith("__call__") else found.loop
-    return found._replace(
-        place=Place(place.file, found.place.line, function), loop=loop
-    )
+    return found._replace(place=Place(place.file, found.place.line, function))
+
+
+def in_innermost_loop(statements: Iterable[Statement]) -> Statement | None:
+    """The first of some statements that is in a loop, innermost first.
+
+    What calls a model is to be edited, rather than its own loop over its layers.
+    """
+    in_loops = [x for x in statements if x.loop]
+    outside = (x for x in in_loops if not x.place.function.endswith("__call__"))
+    return next(outside, next(iter(in_loops), None))
 
 
 def _named(function: str) -> str:
@@ -225,12 +231,13 @@ def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:
 
 
 def _read_by_items(node: ast.AST) -> str:
+    """The variable that a comprehension reads item by item, if that is all it does."""
     match node:
         case ast.ListComp(
             elt=ast.Call(ast.Name("float" | "int" | "bool"), [ast.Name(item)]),
-            generators=[ast.comprehension(ast.Name(target), of, [])],
+            generators=[ast.comprehension(ast.Name(target), ast.Name(of), [])],
         ) if item == target:
-            return ast.unparse(of)
+            return of
         case _:
             return ""
 

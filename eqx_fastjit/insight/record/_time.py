@@ -78,9 +78,11 @@ def times_of(run: Run) -> list[Time]:
         seconds[PYTHON] += left
 
     python = [x for x in run.activities if x.kind == PYTHON and x.most]
+    calls = [(x.line, x.calls * x.device) for x in run.timed]
+    rest = seconds[DEVICE] - sum(took for _, took in calls)
     lines = {
         PYTHON: costliest((x.statement.place, x.seconds) for x in python),
-        DEVICE: costliest((x.line, x.calls * x.device) for x in run.timed),
+        DEVICE: costliest([*calls, (None, rest)]),
     }
     times: list[Time] = []
     for name, took in seconds.items():

@@ -47,9 +47,10 @@ class Wait:
     # How often it was evaluated, also if there was nothing to wait for. (A call that
     # blocks only counts if it waited.)
     reads: int = 0
-    # Whether the program cannot do without: the value is in a condition, or is not one
-    # number with a fraction, such as a loss, and so may decide what follows; or a call
-    # has a host callback or large NumPy arrays, or is on several CPU devices.
+    # Whether the program cannot do without: the value is read in the head of an `if`, a
+    # `while` or an `assert`, or is not one number with a fraction, such as a loss, and
+    # so may decide what follows; or a call has a host callback or large NumPy arrays,
+    # or is on several CPU devices.
     decides: bool = False
     # Seconds of all that was evaluated.
     all_seconds: float = 0.0

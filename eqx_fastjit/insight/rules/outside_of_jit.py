@@ -224,7 +224,8 @@ def _eager_row(
         rest.clear()
     saves += max(0.0, more)
     # A comprehension over the leaves of a model, say, is one program with all of them.
-    is_whole = bool(again) and statement_at(main[0].frames[0]).has_loop
+    statement = statement_at(main[0].frames[0]) if again else None
+    is_whole = statement is not None and statement.has_loop and not statement.loop
     is_other = bool(again) and not (is_same or is_whole) and len(values) > 1
     shown = [shortened(x, 40) for x in values[:2]]
     if len(values) > 2:
