@@ -104,19 +104,23 @@ def activities(
     computing, copying = seconds.copy(), seconds.copy()
     lines = collections.defaultdict[Any, list[tuple[Place, float]]](list)
     for (positions, is_in_c, is_waiting), took in samples.items():
+        kind = kind_of(positions, ours, others)
+        if not kind:
+            continue
+
         users = [x for x in positions if is_written_by_user(x.code)]
         statement, loop = in_loop(users) if users else (_NOWHERE, None)
-        kind = kind_of(positions, ours, others)
         # To make an array of a number, say, waits while too many calls are in flight.
         if kind == TRANSFERS and is_waiting and not statement.moves_the_same:
             kind = DEVICE
-        if kind:
-            seconds[kind, statement, loop] += took
-            copies = bool(users) and statement_of(users[0]).sets_part
-            computing[kind, statement, loop] += took * (is_in_c and not copies)
-            copying[kind, statement, loop] += took * copies
-            if users:
-                lines[kind, statement, loop].append((place_of(users[0]), took))
+
+        what = kind, statement, loop
+        copies = bool(users) and statement_of(users[0]).sets_part
+        seconds[what] += took
+        computing[what] += took * (is_in_c and not copies)
+        copying[what] += took * copies
+        if users:
+            lines[what].append((place_of(users[0]), took))
     return [
         Activity(*what, took, computing[what], copying[what], costliest(lines[what]))
         for what, took in seconds.items()

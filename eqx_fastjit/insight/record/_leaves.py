@@ -55,8 +55,9 @@ def is_below(path: str, node: str) -> bool:
     return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
 
 
-# What a path ends with: a field, an entry, or what has no name.
-_LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
+# In a path: a field, or an entry. And what one ends with: that, or what has no name.
+FIELD = re.compile(r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[[^\[\]]*\]")
+_LAST = re.compile(rf"({FIELD.pattern}|<[^<>]*>)$")
 
 
 def parent(path: str) -> str:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from eqx_fastjit.insight._words import listed, shortened, show_place
 from eqx_fastjit.insight.compare._objects import is_literal, Object
 from eqx_fastjit.insight.compare._table import Table
-from eqx_fastjit.insight.record._leaves import ancestors, is_below, Leaf
+from eqx_fastjit.insight.record._leaves import ancestors, FIELD, is_below, Leaf
 from eqx_fastjit.insight.record._why import show_placement
 
 from ._lines import definitions
@@ -177,7 +177,7 @@ class Wording:
         variable that the function refers to, which has it.
         """
         found = self._found
-        outermost = _FIELD if found.kind == "object" else _VARIABLE
+        outermost = FIELD if found.kind == "object" else _VARIABLE
         inside = [x for x in self._table.varying if is_below(x, found.path)]
 
         paths: list[str] = []
@@ -257,9 +257,7 @@ _PASS = "; pass {}"
 _WITH = "; with {} in it"
 _SELECTS = "; pass what {} selects, as an array"
 
-# In a path: a field, or an item; and a variable that a function refers to, or that a
-# partial binds.
-_FIELD = re.compile(r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[[^\[\]]*\]")
+# In a path: a variable that a function refers to, or that a partial binds.
 _VARIABLE = re.compile(r"<(\w+)>|\.keywords\['(\w+)'\]|\.(args\[\d+\])")
 
 

@@ -103,7 +103,7 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     jit, unless they copy an array to change a part of it.
     """
     parts: list[Part] = []
-    compiled, seconds = _compiled_in(loop, case), 0.0
+    compiled, count, seconds = _compiled_in(loop, case), loop.count, 0.0
     # What a statement makes of numbers, say, is made within as well. But what is copied
     # is copied then, too, unless it is moved before the loop.
     transfers = {
@@ -113,8 +113,8 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     for x in loop.of(OPERATIONS):
         # What compiles in one of ten iterations has a row of the rule `eager`: in jit,
         # the whole would compile as often.
-        events = compiled[x.statement.place[:2]]
-        if is_again(events, case.run) and 10 * len(events) > loop.count:
+        events = compiled.get(x.statement.place[:2], [])
+        if is_again(events, case.run) and 10 * len(events) > count:
             continue
         moving = transfers.get(x.statement, 0.0)
         seconds += x.seconds + moving
@@ -124,11 +124,10 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
             edit = f'{edit} with donate="all", or NumPy'
         if moving and x.statement.moves_the_same:
             edit = f"make the array that it moves {TRANSFER.edit}; {edit}"
-        facts = {"statement": _source(x), "into": edit}
-        line, count = x.statement.place, loop.count
+        facts, line = {"statement": _source(x), "into": edit}, x.statement.place
         parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
 
-    for row in _row(loop, parts, seconds, loop.count, case):
+    for row in _row(loop, parts, seconds, count, case):
         yield _with_compilations(row, compiled, case)
 
 
