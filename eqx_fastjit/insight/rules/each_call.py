@@ -35,7 +35,7 @@ from .outside_of_jit import is_again, program_key, seconds_as_one
 EAGER = Rule("eager-calls", "{into}", "{statement}")
 SHORT = Rule(
     "short-calls",
-    "jax.lax.scan over the steps, in one call",
+    "jax.lax.scan over the steps, in one call; jax.vmap if they are independent",
     "{function} takes {each}, {launch} of it to launch what it computes",
 )
 EQUINOX = Rule(
@@ -134,7 +134,7 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
 def _into(loop: Loop, statement: Statement) -> str:
     """Where operations of a statement are to be moved."""
     main = loop.main_beside(statement.branch)
-    into = "filter_jit around them"
+    into = "in a jitted function of the body, or a jax.lax.scan of it"
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
