@@ -23,8 +23,8 @@ class Statement(NamedTuple):
     text: str = ""
     # The first line of the innermost loop around it, in its function; 0 if none.
     loop: int = 0
-    # The first line of the innermost branch that it is in, such as an `if` or a `try`,
-    # within the loop; 0 if each iteration runs it.
+    # The first line of the innermost branch that it is in, such as an `if`, within the
+    # loop; 0 if each iteration runs it.
     branch: int = 0
     # Whether nothing of its function runs after it.
     is_last: bool = False
@@ -40,6 +40,9 @@ class Statement(NamedTuple):
     read_by_items: str = ""
     # Whether it has `x.at[i]`, as in `x.at[i].set(y)`.
     sets_part: bool = False
+    # Whether what it reads decides what follows: it is the head of an `if`, a `while`
+    # or an `assert`, or assigns a variable that a condition of its function reads.
+    decides: bool = False
 
     @property
     def around(self) -> Place:
@@ -121,10 +124,22 @@ MOVING = ("asarray", "array", "device_put")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_TRIES = (ast.Try, ast.TryStar)
-_BRANCHES = (ast.If, *_TRIES, ast.ExceptHandler)
+_BRANCHES = (ast.If, ast.ExceptHandler)
+_CONDITIONS = (ast.If, ast.While, ast.Assert)
 # What may run code of its own after a `return` in it.
-_AROUND = (*_TRIES, ast.With, ast.AsyncWith)
+_MAY_GO_ON = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
+
+
+class _Around(NamedTuple):
+    """What a piece of syntax is in, within its function."""
+
+    loop: ast.stmt | None
+    # The first line of a branch, or 0.
+    branch: int
+    # Whether something may run after a `return` in it.
+    may_go_on: bool
+    # The variables that conditions of the function read.
+    deciding: set[str]
 
 
 @functools.lru_cache(maxsize=16)
@@ -132,46 +147,62 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
 
-    def visit(
-        node: ast.AST, loop: ast.stmt | None, branch: int, is_within: bool
-    ) -> None:
+    def visit(node: ast.AST, around: _Around) -> None:
         # Its head runs in each iteration, but for what a `for` iterates over.
         if isinstance(node, _LOOPS):
-            loop, branch = node, 0
+            around = around._replace(loop=node, branch=0)
         if isinstance(node, ast.stmt):
-            here = _statement(node, loop, branch, is_within)
+            here = _statement(node, around)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _FUNCTIONS):  # its body is in no loop
-            loop, branch, is_within = None, 0, False
+            around = _Around(None, 0, False, _deciding_in(node))
 
-        is_within |= isinstance(node, _AROUND)
+        if isinstance(node, _MAY_GO_ON):
+            around = around._replace(may_go_on=True)
         if isinstance(node, _BRANCHES):
-            branch = node.lineno
+            around = around._replace(branch=node.lineno)
         if isinstance(node, ast.match_case):
-            branch = node.pattern.lineno
+            around = around._replace(branch=node.pattern.lineno)
         others = node.orelse if isinstance(node, ast.If) else []
         for child in ast.iter_child_nodes(node):
-            of_child = others[0].lineno if child in others else branch
-            visit(child, loop, of_child, is_within)
+            branch = others[0].lineno if child in others else around.branch
+            visit(child, around._replace(branch=branch))
 
     try:
-        visit(module, None, 0, False)
+        visit(module, _Around(None, 0, False, _deciding_in(module)))
     except RecursionError:  # code that is nested too deeply
         return {}
     return found
 
 
-def _statement(
-    node: ast.stmt, loop: ast.stmt | None, branch: int, is_within: bool
-) -> Statement:
-    """A statement in a loop, of a file and function to be named."""
-    inside = evaluated_by(node)
+def nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
+    """The syntax in a function or module, without the bodies of functions in it."""
+    waiting = [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _deciding_in(scope: ast.AST) -> set[str]:
+    """The variables that conditions of a function or module read."""
+    conditions = (*_CONDITIONS, ast.IfExp)
+    tests = [x.test for x in nodes_of(scope) if isinstance(x, conditions)]
+    return {name for test in tests for name in _names_in(test)}
+
+
+def _statement(node: ast.stmt, around: _Around) -> Statement:
+    """A statement, of a file and function to be named."""
+    loop, inside = around.loop, evaluated_by(node)
     # (Of an assignment the target, or several; of a loop its own.)
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     replaced = {name for x in targets if x is not None for name in _names_in(x)}
     is_for = isinstance(node, ast.For | ast.AsyncFor)
+    is_condition = isinstance(node, _CONDITIONS)
     names = [x for x in inside if isinstance(x, ast.Name)]
+    assigned = {x.id for x in names if isinstance(x.ctx, ast.Store)}
     read = [x.id for x in names if isinstance(x.ctx, ast.Load)]
     if isinstance(node, ast.AugAssign):  # which reads its target, too
         read += replaced
@@ -181,9 +212,9 @@ def _statement(
         Place("", node.lineno, ""),
         _head(node),
         0 if loop is None else loop.lineno,
-        branch,
+        around.branch,
         # What is in a `finally` runs after it.
-        is_last=isinstance(node, ast.Return) and not is_within,
+        is_last=isinstance(node, ast.Return) and not around.may_go_on,
         reads_again=again,
         reads_once=again.isdisjoint(replaced),
         moves_the_same=not is_for and _moves_the_same(inside, loop),
@@ -195,6 +226,7 @@ def _statement(
             and x.value.attr == "at"
             for x in inside
         ),
+        decides=is_condition or not assigned.isdisjoint(around.deciding),
     )
 
 

@@ -47,10 +47,9 @@ class Wait:
     # How often it was evaluated, also if there was nothing to wait for. (A call that
     # blocks only counts if it waited.)
     reads: int = 0
-    # Whether the program cannot do without: the value is read in the head of an `if`, a
-    # `while` or an `assert`, or is not one number with a fraction, such as a loss, and
-    # so may decide what follows; or a call has a host callback or large NumPy arrays,
-    # or is on several CPU devices.
+    # Whether the program cannot do without: its statement decides what follows, or the
+    # value is not one number with a fraction, such as a loss, and so may; or a call has
+    # a host callback or large NumPy arrays, or is on several CPU devices.
     decides: bool = False
     # Seconds of all that was evaluated.
     all_seconds: float = 0.0
@@ -93,10 +92,8 @@ class Waits:
         if key not in self._known:
             what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
             place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-            # A condition decides whatever it reads.
-            decides = statement_at(place).text.startswith(("if ", "while ", "assert "))
             # A call has several instructions: Python 3.11 is at another one later.
-            new = Wait(place, what, decides=decides)
+            new = Wait(place, what, decides=statement_at(place).decides)
             known = self.found.setdefault((place, what), new)
             self._known[key] = code, known
         _, wait = self._known[key]

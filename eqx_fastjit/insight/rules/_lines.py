@@ -1,14 +1,14 @@
 """The lines of edits: those that make what differs, by the source of what calls."""
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.compare._objects import Object
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._leaves import argument_of
 from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
-from eqx_fastjit.insight.record._statements import evaluated_by
+from eqx_fastjit.insight.record._statements import evaluated_by, nodes_of
 
 
 def line_of_edit(found: Object) -> Place | None:
@@ -60,7 +60,7 @@ def _made_at(event: Event, name: str) -> Place | None:
         name = passed.id
         around = _function_around(line)
         scope = nodes_in(line.file)[0] if around is None else around
-        if assigned := _assignments(_nodes_of(scope), name):
+        if assigned := _assignments(nodes_of(scope), name):
             return line._replace(line=assigned[0]) if len(assigned) == 1 else None
         if around is None:
             return None
@@ -102,16 +102,6 @@ def _function_around(line: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | No
         and x.body[0].lineno <= line.line <= (x.end_lineno or 0)
     ]
     return max(found, key=lambda x: x.lineno, default=None)
-
-
-def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
-    """The syntax in a function or module, without the bodies of functions in it."""
-    waiting = [*ast.iter_child_nodes(scope)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
 
 
 def _assignments(nodes: Iterable[ast.AST], name: str) -> list[int]:
