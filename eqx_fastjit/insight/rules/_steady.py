@@ -5,12 +5,21 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.record._activity import Activity, in_loop
 from eqx_fastjit.insight.record._calls import Timed
+from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import Statement
-from eqx_fastjit.insight.record._why import short_name
+from eqx_fastjit.insight.record._statements import (
+    in_innermost_loop,
+    Statement,
+    statement_at,
+)
+from eqx_fastjit.insight.record._why import is_operation, short_name
+
+from ._rules import Case
 
 
 class CallsAt(NamedTuple):
@@ -64,6 +73,17 @@ class Loop:
         """What is of one kind."""
         return [x for x in self.activities if x.kind == kind]
 
+    def compiled(self, case: Case) -> dict[object, list[Event]]:
+        """The operations that it has compiled, by file and line of its statements."""
+        found: dict[object, list[Event]] = collections.defaultdict(list)
+        for event in filter(is_operation, case.left):
+            if case.run.look(event).operation.is_making:
+                continue
+            innermost = in_innermost_loop(map(statement_at, event.frames))
+            if innermost is not None and innermost.around == self.place:
+                found[innermost.place[:2]].append(event)
+        return found
+
 
 def loops_of(run: Run) -> list[Loop]:
     """The loops of a run, by what their statements did and by the calls in them."""
@@ -94,3 +114,12 @@ def _calls_in_loops(timed: Timed) -> Sequence[tuple[Place, CallsAt]]:
         (loop, CallsAt(timed, statement, max(1, round(n * share))))
         for (loop, statement), n in counts.items()
     ]
+
+
+def is_slow_in_loops(timed: Timed, run: Run) -> bool:
+    """Whether it has convolutions, which a CPU computes slowly within a loop."""
+    if jax.default_backend() != "cpu":
+        return False
+    key = timed.function.key()
+    programs = (e.program for e in run.events if e.function.key() == key)
+    return any(x.convolves for x in programs if x)

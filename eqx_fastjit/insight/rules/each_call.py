@@ -4,8 +4,6 @@ import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-import jax
-
 from eqx_fastjit._facts import is_users
 from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
@@ -19,16 +17,12 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import (
-    in_innermost_loop,
-    Statement,
-    statement_at,
-)
+from eqx_fastjit.insight.record._statements import Statement, statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
-from eqx_fastjit.insight.record._why import is_operation, short_name
+from eqx_fastjit.insight.record._why import short_name
 
 from ._rules import Case, Part, Row, Rule
-from ._steady import CallsAt, Loop, loops_of
+from ._steady import CallsAt, is_slow_in_loops, Loop, loops_of
 from .outside_of_jit import is_again, program_key, seconds_as_one
 
 
@@ -103,7 +97,7 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     jit, unless they copy an array to change a part of it.
     """
     parts: list[Part] = []
-    compiled, count, seconds = _compiled_in(loop, case), loop.count, 0.0
+    compiled, count, seconds = loop.compiled(case), loop.count, 0.0
     # What a statement makes of numbers, say, is made within as well. But what is copied
     # is copied then, too, unless it is moved before the loop.
     transfers = {
@@ -185,18 +179,6 @@ def _with_compilations(
     return row
 
 
-def _compiled_in(loop: Loop, case: Case) -> dict[object, list[Event]]:
-    """The operations that a loop has compiled, by file and line of its statements."""
-    found: dict[object, list[Event]] = collections.defaultdict(list)
-    for event in filter(is_operation, case.left):
-        if case.run.look(event).operation.is_making:
-            continue
-        innermost = in_innermost_loop(map(statement_at, event.frames))
-        if innermost is not None and innermost.around == loop.place:
-            found[innermost.place[:2]].append(event)
-    return found
-
-
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
     """Arrays of NumPy that each iteration makes into those of JAX, all the same."""
     parts: list[Part] = []
@@ -246,7 +228,7 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     decides = call.statement.branch > 0 or 2 * reads > count
     is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
     is_busy = loop.seconds(PYTHON) > seconds
-    if decides or is_given or is_busy or _is_slow_in_loops(timed, case.run):
+    if decides or is_given or is_busy or is_slow_in_loops(timed, case.run):
         return
     overhead = overhead_of(timed) if seconds > _least(case) else None
     if overhead is None or 2 * overhead.launch < timed.ready:
@@ -261,15 +243,6 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     line = call.statement.place
     part = SHORT.part(facts, saves=saves, count=count, line=line)
     yield from _row(loop, [part], seconds, count, case)
-
-
-def _is_slow_in_loops(timed: Timed, run: Run) -> bool:
-    """Whether it has convolutions, which a CPU computes slowly within a loop."""
-    if jax.default_backend() != "cpu":
-        return False
-    key = timed.function.key()
-    programs = (e.program for e in run.events if e.function.key() == key)
-    return any(x.convolves for x in programs if x)
 
 
 def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
