@@ -11,6 +11,7 @@ from typing import NamedTuple
 from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
+from ._flow import CONDITIONS, evaluated_by, Flow, names_in
 from ._reads import expressions_in, nodes_in, OF_AVAL
 from ._samples import Position
 
@@ -41,8 +42,12 @@ class Statement(NamedTuple):
     # Whether it has `x.at[i]`, as in `x.at[i].set(y)`.
     sets_part: bool = False
     # Whether what it reads decides what follows: it is the head of an `if`, a `while`
-    # or an `assert`, or assigns a variable that a condition of its function reads.
+    # or an `assert`, or assigns a variable that decides. And whether it only adds that
+    # to a variable which decides nothing, as in `total += float(loss)`.
     decides: bool = False
+    only_adds: bool = False
+    # Whether its iterations could run at once, as none needs what another one computes.
+    may_be_at_once: bool = False
 
     @property
     def around(self) -> Place:
@@ -125,7 +130,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _BRANCHES = (ast.If, ast.ExceptHandler)
-_CONDITIONS = (ast.If, ast.While, ast.Assert)
+_JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 # What may run code of its own after a `return` in it.
 _MAY_GO_ON = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
 
@@ -138,25 +143,32 @@ class _Around(NamedTuple):
     branch: int
     # Whether something may run after a `return` in it.
     may_go_on: bool
-    # The variables that conditions of the function read.
-    deciding: set[str]
+    # How values flow in the innermost loop, or the function.
+    flow: Flow
 
 
 @functools.lru_cache(maxsize=16)
 def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
+    imports = (
+        x for x in ast.walk(module) if isinstance(x, ast.Import | ast.ImportFrom)
+    )
+    names = (x.asname or x.name for y in imports for x in y.names)
+    modules = {name.partition(".")[0] for name in names}
 
     def visit(node: ast.AST, around: _Around) -> None:
         # Its head runs in each iteration, but for what a `for` iterates over.
         if isinstance(node, _LOOPS):
-            around = around._replace(loop=node, branch=0)
-        if isinstance(node, ast.stmt):
+            around = _Around(node, 0, around.may_go_on, Flow(node, modules))
+        # (Of `if float(x) < 1: break` in a line, the head has what is evaluated.)
+        is_jump = isinstance(node, _JUMPS) and node.lineno == around.branch
+        if isinstance(node, ast.stmt) and not is_jump:
             here = _statement(node, around)
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _FUNCTIONS):  # its body is in no loop
-            around = _Around(None, 0, False, _deciding_in(node))
+            around = _Around(None, 0, False, Flow(node, modules))
 
         if isinstance(node, _MAY_GO_ON):
             around = around._replace(may_go_on=True)
@@ -170,27 +182,10 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
             visit(child, around._replace(branch=branch))
 
     try:
-        visit(module, _Around(None, 0, False, _deciding_in(module)))
+        visit(module, _Around(None, 0, False, Flow(module, modules)))
     except RecursionError:  # code that is nested too deeply
         return {}
     return found
-
-
-def nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
-    """The syntax in a function or module, without the bodies of functions in it."""
-    waiting = [*ast.iter_child_nodes(scope)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
-
-
-def _deciding_in(scope: ast.AST) -> set[str]:
-    """The variables that conditions of a function or module read."""
-    conditions = (*_CONDITIONS, ast.IfExp)
-    tests = [x.test for x in nodes_of(scope) if isinstance(x, conditions)]
-    return {name for test in tests for name in _names_in(test)}
 
 
 def _statement(node: ast.stmt, around: _Around) -> Statement:
@@ -198,15 +193,15 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
     loop, inside = around.loop, evaluated_by(node)
     # (Of an assignment the target, or several; of a loop its own.)
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-    replaced = {name for x in targets if x is not None for name in _names_in(x)}
+    replaced = {name for x in targets if x is not None for name in names_in(x)}
     is_for = isinstance(node, ast.For | ast.AsyncFor)
-    is_condition = isinstance(node, _CONDITIONS)
     names = [x for x in inside if isinstance(x, ast.Name)]
-    assigned = {x.id for x in names if isinstance(x.ctx, ast.Store)}
     read = [x.id for x in names if isinstance(x.ctx, ast.Load)]
     if isinstance(node, ast.AugAssign):  # which reads its target, too
         read += replaced
     again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
+    stored = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    decides = isinstance(node, CONDITIONS) or bool(stored & around.flow.deciding)
 
     return Statement(
         Place("", node.lineno, ""),
@@ -226,20 +221,10 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
             and x.value.attr == "at"
             for x in inside
         ),
-        decides=is_condition or not assigned.isdisjoint(around.deciding),
+        decides=decides,
+        only_adds=isinstance(node, ast.AugAssign) and not decides,
+        may_be_at_once=loop is not None and around.flow.may_be_at_once(node),
     )
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    """The variables that a piece of syntax mentions."""
-    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-
-
-def evaluated_by(node: ast.stmt) -> list[ast.AST]:
-    """What a statement evaluates by itself, without the body of a compound one."""
-    bodies = (ast.stmt, ast.ExceptHandler, ast.match_case)
-    heads = (x for x in ast.iter_child_nodes(node) if not isinstance(x, bodies))
-    return [x for head in heads for x in ast.walk(head)]
 
 
 def _moves_the_same(inside: list[ast.AST], loop: ast.stmt | None) -> bool:

@@ -42,6 +42,8 @@ class Wait:
     place: Place
     # The source of the expression, such as `float(loss)`; or the text above.
     what: str
+    # Whether it is only added to what decides nothing.
+    is_only_added: bool = False
     count: int = 0
     seconds: float = 0.0
     # How often it was evaluated, also if there was nothing to wait for. (A call that
@@ -92,12 +94,13 @@ class Waits:
         if key not in self._known:
             what = JITTED_CALL if is_call else _text_at(position_of(code, instruction))
             place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+            statement = statement_at(place)
             # A call has several instructions: Python 3.11 is at another one later.
-            new = Wait(place, what, decides=statement_at(place).decides)
+            new = Wait(place, what, statement.only_adds, decides=statement.decides)
             known = self.found.setdefault((place, what), new)
             self._known[key] = code, known
         _, wait = self._known[key]
-        if kind != "blocks":
+        if kind != "blocks" and not wait.is_only_added:
             wait.decides |= not (args[0].size == 1 and _has_fractions(args[0].dtype))
         return wait
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from eqx_fastjit._facts import Place
 from eqx_fastjit.insight.compare._objects import Object
 from eqx_fastjit.insight.record._events import Event
+from eqx_fastjit.insight.record._flow import evaluated_by, nodes_of
 from eqx_fastjit.insight.record._leaves import argument_of
 from eqx_fastjit.insight.record._reads import expressions_in, nodes_in
-from eqx_fastjit.insight.record._statements import evaluated_by, nodes_of
 
 
 def line_of_edit(found: Object) -> Place | None:

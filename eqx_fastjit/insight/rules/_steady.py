@@ -16,6 +16,7 @@ from eqx_fastjit.insight.record._statements import (
     in_innermost_loop,
     Statement,
     statement_at,
+    statement_of,
 )
 from eqx_fastjit.insight.record._why import is_operation, short_name
 
@@ -28,11 +29,18 @@ class CallsAt(NamedTuple):
     timed: Timed
     statement: Statement
     calls: int
+    # Whether the statement itself calls it.
+    is_direct: bool
 
     @property
     def name(self) -> str:
         """The function."""
         return self.timed.function.name
+
+    @property
+    def may_be_at_once(self) -> bool:
+        """Whether all calls could be one, as none needs what another one returns."""
+        return self.is_direct and self.statement.may_be_at_once
 
 
 @dataclasses.dataclass
@@ -104,15 +112,15 @@ def loops_of(run: Run) -> list[Loop]:
 
 def _calls_in_loops(timed: Timed) -> Sequence[tuple[Place, CallsAt]]:
     """The loops around the calls of a function, by those that were looked at."""
-    counts = collections.Counter[tuple[Place, Statement]]()
+    counts = collections.Counter[tuple[Place, Statement, bool]]()
     for stack, n in timed.sites.items():
         statement, loop = in_loop(stack) if stack else (None, None)
         if statement is not None and loop is not None:
-            counts[loop, statement] += n
+            counts[loop, statement, statement == statement_of(stack[0])] += n
     share = timed.calls / (timed.sites.total() or 1)
     return [
-        (loop, CallsAt(timed, statement, max(1, round(n * share))))
-        for (loop, statement), n in counts.items()
+        (loop, CallsAt(timed, statement, max(1, round(n * share)), is_direct))
+        for (loop, statement, is_direct), n in counts.items()
     ]
 
 

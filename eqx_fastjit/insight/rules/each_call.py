@@ -29,7 +29,7 @@ from .outside_of_jit import is_again, program_key, seconds_as_one
 EAGER = Rule("eager-calls", "{into}", "{statement}")
 SHORT = Rule(
     "short-calls",
-    "jax.lax.scan over the steps, in one call; jax.vmap if they are independent",
+    "{edit}",
     "{function} takes {each}, {launch} of it to launch what it computes",
 )
 EQUINOX = Rule(
@@ -38,7 +38,7 @@ EQUINOX = Rule(
     "equinox.filter_jit, which did not run here, would take {each} longer",
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
-TRANSFER = Rule("transfers", "before the loop, if nothing changes it", "{statement}")
+TRANSFER = Rule("transfers", "{edit}", "{statement}")
 WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
 BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
@@ -48,6 +48,13 @@ RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 _LEAST_SECONDS = 0.25
 # The share of what a row saves below which a statement is not told.
 _LITTLE = 0.01
+# What to do with an array of NumPy's that is the same in each iteration, or another
+# one; and about what is left then of what its conversion takes.
+_ONCE = "before the loop, if nothing changes it"
+_AS_IT_IS = "np.array in its place, if only jitted functions are given it"
+_LEFT = 0.25
+# What to do with calls of which none needs what another one returns.
+_AT_ONCE = "jax.vmap (eqx.filter_vmap of modules) over all of the loop, in one call"
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that a call is assumed to have of overhead: where even that saves too
@@ -117,7 +124,7 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
         if moving and x.statement.moves_the_same:
-            edit = f"make the array that it moves {TRANSFER.edit}; {edit}"
+            edit = f"make the array that it moves {_ONCE}; {edit}"
         facts, line = {"statement": _source(x), "into": edit}, x.statement.place
         parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
 
@@ -129,6 +136,8 @@ def _into(loop: Loop, statement: Statement) -> str:
     """Where operations of a statement are to be moved."""
     main = loop.main_beside(statement.branch)
     into = "in a jitted function of the body, or a jax.lax.scan of it"
+    if statement.may_be_at_once:
+        into = "in a jitted function of all of the loop, by jax.vmap if they are alike"
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
@@ -180,15 +189,21 @@ def _with_compilations(
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
-    """Arrays of NumPy that each iteration makes into those of JAX, all the same."""
+    """Arrays of NumPy, or lists of them, that each iteration makes into those of JAX.
+
+    What a jitted function is given as it is takes as long to be copied.
+    """
     parts: list[Part] = []
     told = {x.statement for x in loop.of(OPERATIONS)}
     for x in loop.of(TRANSFERS):
-        if x.statement in told or not x.statement.moves_the_same:
+        if x.statement in told:
             continue
-        facts = {"statement": x.statement.text}
+        edit, saves = _AS_IT_IS, (1 - _LEFT) * (x.seconds - x.computing)
+        if x.statement.moves_the_same:
+            edit, saves = _ONCE, x.seconds
+        facts = {"statement": _source(x), "edit": edit}
         line, count = x.statement.place, loop.count
-        parts.append(TRANSFER.part(facts, saves=x.seconds, count=count, line=line))
+        parts.append(TRANSFER.part(facts, saves=saves, count=count, line=line))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
 
 
@@ -220,24 +235,29 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     """Short calls, if one call may make many steps.
 
     It may not if what is read in between decides what follows; if a step is given data
-    of NumPy's; or if Python does more than to call.
+    of NumPy's; or if Python does more than to call. But calls of which none needs what
+    another one returns may be one in any case, which also computes in less time.
     """
     timed, count = call.timed, call.calls
-    seconds = count * timed.ready
-    reads = sum(x.reads for x in case.run.waits if x.decides)
-    decides = call.statement.branch > 0 or 2 * reads > count
-    is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
-    is_busy = loop.seconds(PYTHON) > seconds
-    if decides or is_given or is_busy or is_slow_in_loops(timed, case.run):
-        return
+    seconds, edit, least_share = count * timed.ready, _AT_ONCE, 0.05
+    if not call.may_be_at_once:
+        reads = sum(x.reads for x in case.run.waits if x.decides)
+        decides = call.statement.branch > 0 or 2 * reads > count
+        is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
+        is_busy = loop.seconds(PYTHON) > seconds
+        if decides or is_given or is_busy or is_slow_in_loops(timed, case.run):
+            return
+        edit, least_share = "jax.lax.scan over the steps, in one call", 0.5
+
     overhead = overhead_of(timed) if seconds > _least(case) else None
-    if overhead is None or 2 * overhead.launch < timed.ready:
+    if overhead is None or overhead.launch < least_share * timed.ready:
         return
     launch = min(overhead.launch, timed.ready)
     facts = {
         "function": call.name,
         "each": show_seconds(timed.ready),
         "launch": show_seconds(launch),
+        "edit": edit,
     }
     saves = (1 - 1 / _STEPS) * count * launch
     line = call.statement.place

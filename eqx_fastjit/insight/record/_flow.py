@@ -1,0 +1,187 @@
+"""How values flow through a loop or a function, from variable to variable.
+
+By its source: what a variable is made of, which object a method may change by what it
+is given, and what is assigned under a condition. None of its code is run.
+"""
+
+import ast
+import builtins
+import functools
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+
+CONDITIONS = (ast.If, ast.While, ast.Assert)
+
+# What values come to that decide whether a loop goes on.
+_END = "<end>"
+_JUMPS = (ast.Break, ast.Return, ast.Raise)
+# Modules whose functions only compute with numbers.
+_COMPUTING = ("np", "numpy", "math")
+# Functions that make random keys of one: what is computed does not flow through these.
+_OF_KEYS = ("split", "fold_in")
+
+
+class _Step(NamedTuple):
+    """The variables that a piece of syntax reads, and those that it changes by that."""
+
+    read: set[str]
+    changed: set[str]
+
+
+class Flow:
+    """The flow of values in a loop, a function or a module.
+
+    `modules`: the variables that are modules, which no call changes.
+    """
+
+    def __init__(self, scope: ast.AST, modules: Collection[str] = ()):
+        nodes = [*nodes_of(scope)]
+        if isinstance(scope, ast.While):  # what a `for` iterates over is before it
+            nodes.append(scope)
+        self._modules = modules
+        self._steps = [step for x in nodes for step in self._steps_of(x)]
+
+        # The variables that decide what follows: conditions read them, or calls whose
+        # results are assigned; or they are what such a variable is made of.
+        conditions = (x.test for x in nodes if isinstance(x, (*CONDITIONS, ast.IfExp)))
+        deciding = {name for test in conditions for name in names_in(test)}
+        deciding.update(*(_given_to_others(x) for x in nodes))
+        back = [(x.changed, x.read) for x in self._steps]
+        self.deciding = deciding | _reached(deciding, back)
+
+    def may_be_at_once(self, statement: ast.stmt) -> bool:
+        """Whether no iteration of a loop needs what another one computes in it."""
+        inside = [statement, *evaluated_by(statement)]
+        steps = [step for x in inside for step in self._steps_of(x)]
+        after = self._after({x for step in steps for x in step.changed})
+        read = {x for node in inside for x in _given_by(node)}
+        # And the objects whose methods are called, but for one like `losses.append`.
+        called = (x.func for x in inside[1:] if isinstance(x, ast.Call))
+        called = [x for x in called if x is not _method_of(statement)]
+        read |= {x for func in called for x in _owners(func)} - {*self._modules}
+        return _END not in after and read.isdisjoint(after | self._carried)
+
+    @functools.cached_property
+    def _carried(self) -> set[str]:
+        """What an iteration makes of what it was, and what is made of that."""
+        changed = {x for step in self._steps for x in step.changed}
+        carried = {x for x in changed if x in self._after({x})}
+        return carried | self._after(carried)
+
+    def _after(self, names: set[str]) -> set[str]:
+        """The variables that values of some variables come to."""
+        return _reached(names, self._steps)
+
+    def _steps_of(self, node: ast.AST) -> Iterator[_Step]:
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Attribute(attr=name))) if (
+                name in _OF_KEYS
+            ):
+                return
+            case ast.Assign(targets=targets, value=value):
+                yield _Step(names_in(value), {x for y in targets for x in _owners(y)})
+            case (
+                ast.AugAssign(target=target, value=value)
+                | ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.NamedExpr(target=target, value=value)
+                | ast.For(target=target, iter=value)
+            ):
+                yield _Step(names_in(value), _owners(target))
+            case ast.Call(func=ast.Attribute(value=value)):
+                yield _Step(names_in(node), _owners(value) - {*self._modules})
+            case ast.If(test=test) | ast.While(test=test):
+                inside = [*nodes_of(node)]
+                changed = {
+                    name
+                    for x in inside
+                    for step in self._steps_of(x)
+                    for name in step.changed
+                }
+                jumps = any(isinstance(x, _JUMPS) for x in inside)
+                if jumps or isinstance(node, ast.While):
+                    changed.add(_END)
+                yield _Step(names_in(test), changed)
+            case _:
+                return
+
+
+def _reached(names: set[str], steps: Iterable[tuple[set[str], set[str]]]) -> set[str]:
+    """What is reached from some names by one step or more."""
+    steps, found = [*steps], set[str]()
+    while (
+        more := {x for a, b in steps if not a.isdisjoint(names | found) for x in b}
+        - found
+    ):
+        found |= more
+    return found
+
+
+def nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
+    """The syntax in a function or module, without the bodies of functions in it."""
+    waiting = [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def evaluated_by(node: ast.stmt) -> list[ast.AST]:
+    """What a statement evaluates by itself, without the body of a compound one."""
+    bodies = (ast.stmt, ast.ExceptHandler, ast.match_case)
+    heads = (x for x in ast.iter_child_nodes(node) if not isinstance(x, bodies))
+    return [x for head in heads for x in ast.walk(head)]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The variables that a piece of syntax mentions."""
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+
+
+def _owners(target: ast.AST) -> set[str]:
+    """The variables that are assigned, or of which a part is: `x` of `x.y[0]`."""
+    match target:
+        case ast.Name(id=name):
+            return {name}
+        case ast.Attribute(value=inner) | ast.Subscript(value=inner):
+            return _owners(inner)
+        case ast.Starred(value=inner) | ast.Call(func=inner):
+            return _owners(inner)
+        case ast.Tuple(elts=inner) | ast.List(elts=inner):
+            return {name for x in inner for name in _owners(x)}
+        case _:
+            return set()
+
+
+def _method_of(statement: ast.stmt) -> ast.AST | None:
+    """What a statement calls, if it does nothing else."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=func)):
+            return func
+        case _:
+            return None
+
+
+def _given_by(node: ast.AST) -> set[str]:
+    """The variables that a call is given."""
+    if not isinstance(node, ast.Call):
+        return set()
+    return {x for y in (*node.args, *node.keywords) for x in names_in(y)}
+
+
+def _given_to_others(node: ast.AST) -> set[str]:
+    """Those that calls are given whose results are assigned.
+
+    But for calls that only compute with numbers.
+    """
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return set()
+
+    found: set[str] = set()
+    for call in (x for x in evaluated_by(node) if isinstance(x, ast.Call)):
+        module, _, name = ast.unparse(call.func).rpartition(".")
+        is_builtin = not module and hasattr(builtins, name)
+        if not (is_builtin or module in _COMPUTING):
+            found |= _given_by(call)
+    return found
