@@ -34,6 +34,8 @@ class Operation(NamedTuple):
     # makes there from others; nothing of one for each leaf of a tree.
     instruction: int = 0
     call: Any = None
+    # What tells the call of this function from others.
+    function: Any = None
 
 
 def operation(jaxpr: Any) -> Operation:
@@ -45,6 +47,7 @@ def operation(jaxpr: Any) -> Operation:
         is_making=any(_is_maker(x.f_code) for x in stack),
         instruction=stack[n].f_lasti,
         call=None if is_of_leaf else _marked(stack[n - 1]),
+        function=_marked(stack[n]),
     )
     inner = opened(jaxpr)
     if inner is None:

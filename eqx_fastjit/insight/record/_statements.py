@@ -27,6 +27,8 @@ class Statement(NamedTuple):
     # The first line of the innermost branch that it is in, such as an `if`, within the
     # loop; 0 if each iteration runs it.
     branch: int = 0
+    # Whether it is in a class that is a Module, or what a call of an object runs.
+    is_of_model: bool = False
     # Whether nothing of its function runs after it.
     is_last: bool = False
     # The names that it reads several times; and whether its targets have none of these.
@@ -100,7 +102,7 @@ def in_innermost_loop(statements: Iterable[Statement]) -> Statement | None:
     What calls a model is to be edited, rather than its own loop over its layers.
     """
     in_loops = [x for x in statements if x.loop]
-    outside = (x for x in in_loops if not x.place.function.endswith("__call__"))
+    outside = (x for x in in_loops if not x.is_of_model)
     return next(outside, next(iter(in_loops), None))
 
 
@@ -141,6 +143,7 @@ class _Around(NamedTuple):
     loop: ast.stmt | None
     # The first line of a branch, or 0.
     branch: int
+    is_of_model: bool
     # Whether something may run after a `return` in it.
     may_go_on: bool
     # How values flow in the innermost loop, or the function.
@@ -160,7 +163,7 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     def visit(node: ast.AST, around: _Around) -> None:
         # Its head runs in each iteration, but for what a `for` iterates over.
         if isinstance(node, _LOOPS):
-            around = _Around(node, 0, around.may_go_on, Flow(node, modules))
+            around = around._replace(loop=node, branch=0, flow=Flow(node, modules))
         # (Of `if float(x) < 1: break` in a line, the head has what is evaluated.)
         is_jump = isinstance(node, _JUMPS) and node.lineno == around.branch
         if isinstance(node, ast.stmt) and not is_jump:
@@ -168,7 +171,8 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
             last = node.end_lineno or node.lineno
             found.update(dict.fromkeys(range(node.lineno, last + 1), here))
         if isinstance(node, _FUNCTIONS):  # its body is in no loop
-            around = _Around(None, 0, False, Flow(node, modules))
+            is_model = around.is_of_model or _is_model(node)
+            around = _Around(None, 0, is_model, False, Flow(node, modules))
 
         if isinstance(node, _MAY_GO_ON):
             around = around._replace(may_go_on=True)
@@ -182,10 +186,17 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
             visit(child, around._replace(branch=branch))
 
     try:
-        visit(module, _Around(None, 0, False, Flow(module, modules)))
+        visit(module, _Around(None, 0, False, False, Flow(module, modules)))
     except RecursionError:  # code that is nested too deeply
         return {}
     return found
+
+
+def _is_model(node: ast.AST) -> bool:
+    """Whether it is a class that is a Module, or what a call of an object runs."""
+    bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
+    is_module = any(x.endswith("Module") or ".nn." in x for x in bases)
+    return is_module or getattr(node, "name", "") == "__call__"
 
 
 def _statement(node: ast.stmt, around: _Around) -> Statement:
@@ -208,6 +219,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         _head(node),
         0 if loop is None else loop.lineno,
         around.branch,
+        around.is_of_model,
         # What is in a `finally` runs after it.
         is_last=isinstance(node, ast.Return) and not around.may_go_on,
         reads_again=again,

@@ -44,8 +44,8 @@ class Time(NamedTuple):
     name: str
     label: str
     seconds: float
-    # The line of the user's that has most of it, of other Python, or of the device, if
-    # it matters.
+    # The line of the user's that has most of it, if that matters, of what the device or
+    # Python did.
     line: Place | None = None
 
 
@@ -77,13 +77,12 @@ def times_of(run: Run) -> list[Time]:
     if not sampled:
         seconds[PYTHON] += left
 
-    python = [x for x in run.activities if x.kind == PYTHON and x.most]
     calls = [(x.line, x.calls * x.device) for x in run.timed]
     rest = seconds[DEVICE] - sum(took for _, took in calls)
-    lines = {
-        PYTHON: costliest((x.statement.place, x.seconds) for x in python),
-        DEVICE: costliest([*calls, (None, rest)]),
-    }
+    lines = {DEVICE: costliest([*calls, (None, rest)])}
+    for kind in (PYTHON, TRANSFERS, OPERATIONS):
+        own = [x for x in run.activities if x.kind == kind and x.most]
+        lines[kind] = costliest((x.statement.place, x.seconds) for x in own)
     times: list[Time] = []
     for name, took in seconds.items():
         line = lines.get(name) if took >= _MATTERS * run.seconds else None

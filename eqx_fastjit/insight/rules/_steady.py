@@ -58,9 +58,9 @@ class Loop:
         return short_name(self.place.function)
 
     def main_beside(self, branch: int = 0) -> CallsAt | None:
-        """The jitted calls that take longest, of those in each run of a branch."""
-        always = [x for x in self.calls if x.statement.branch in (0, branch)]
-        return max(always, key=lambda x: x.calls * x.timed.ready, default=None)
+        """The jitted calls that take longest, of those in a branch of it; 0 if none."""
+        beside = [x for x in self.calls if x.statement.branch == branch]
+        return max(beside, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property
     def count(self) -> int:

@@ -120,10 +120,14 @@ class Wording:
         return listed(map(self._as_array, self._told), 3)
 
     def _as_array(self, path: str) -> str:
-        # Where an `int` comes to some calls, arrays would have two dtypes.
-        leaves = (x for x in self._table.leaves(path) if x and x.kind == "static")
-        has_both = {x.type for x in leaves} == {"int", "float"}
-        return f"jnp.asarray(float({path}))" if has_both else f"jnp.asarray({path})"
+        # Where an `int` comes to some calls, or an array, there would be two dtypes.
+        leaves = [x for x in self._table.leaves(path) if x is not None]
+        dtypes = {x.dtype for x in leaves if x.kind == "array" and not x.weak_type}
+        if len(dtypes) == 1:
+            return f"jnp.asarray({path}, {dtypes.pop()!r})"
+        types = {x.type for x in leaves if x.kind == "static"}
+        is_mixed = types == {"int", "float"}
+        return f"jnp.asarray(float({path}))" if is_mixed else f"jnp.asarray({path})"
 
     # --- sizes and dtypes ---
 

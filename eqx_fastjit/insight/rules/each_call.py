@@ -138,10 +138,14 @@ def _into(loop: Loop, statement: Statement) -> str:
     into = "in a jitted function of the body, or a jax.lax.scan of it"
     if statement.may_be_at_once:
         into = "in a jitted function of all of the loop, by jax.vmap if they are alike"
+    if statement.branch:
+        into = "in a jitted function of its own"
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
         into = f"in one jitted function with `{main.name}`"
+        if main.statement == statement:
+            into = f"within `{main.name}`, what its arguments compute"
     if statement.read_by_items:
         return f"iterate over np.asarray({statement.read_by_items})"
     # A loop in jit is unrolled.

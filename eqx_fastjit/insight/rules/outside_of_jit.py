@@ -41,7 +41,7 @@ def program_key(event: Event) -> tuple[str, str]:
 
 EAGER = Rule(
     "eager",
-    "{shape}filter_jit around what it computes; of a loop, around the {part}",
+    "{shape}filter_jit around {computed}",
     "{operations} outside of jit{values}",
 )
 AGAIN = Rule(
@@ -223,10 +223,11 @@ def _eager_row(
     if more <= 0:
         rest.clear()
     saves += max(0.0, more)
-    # A comprehension over the leaves of a model, say, is one program with all of them.
-    statement = statement_at(main[0].frames[0]) if again else None
-    is_whole = statement is not None and statement.has_loop and not statement.loop
+
+    is_whole = bool(again) and _is_one_loop(main, run)
     is_other = bool(again) and not (is_same or is_whole) and len(values) > 1
+    is_in_loop = statement_at(main[0].frames[0]).loop > 0
+    computed = "the body of the loop" if is_in_loop else "what it computes"
     shown = [shortened(x, 40) for x in values[:2]]
     if len(values) > 2:
         shown.append("...")
@@ -234,7 +235,7 @@ def _eager_row(
         "operations": listed((x.events[0].function.name for x in found), 2),
         "values": f": {', '.join(shown)}" if is_other else "",
         "shape": "one shape, and " if is_other else "",
-        "part": "whole" if is_whole else "body",
+        "computed": "all of the loop" if is_whole else computed,
     }
 
     rule = AGAIN if is_same else EAGER
@@ -257,6 +258,20 @@ def _eager_row(
         about=bool(rest),
     )
     return row, [*again, *rest]
+
+
+def _is_one_loop(events: Iterable[Event], run: Run) -> bool:
+    """Whether these are of a loop that could be one program, as it stays the same.
+
+    That is a comprehension over the leaves of a model, say; or a loop of which all was
+    compiled in one call of a function that is itself called in a loop.
+    """
+    first, *_ = events
+    statement, *around = map(statement_at, first.frames)
+    if not statement.loop:
+        return statement.has_loop
+    calls = {run.look(e).operation.function for e in events}
+    return len(calls) == 1 and any(x.loop for x in around)
 
 
 def _row(

@@ -10,9 +10,19 @@ from eqx_fastjit.insight.compare._table import partition
 from ._rules import Rule
 
 
+def _is_smaller(found: Object) -> bool:
+    """Whether an axis became shorter, once, as that of the last batch."""
+    sizes = found.sizes
+    return len(sizes) == 2 and sizes[0] > sizes[1]
+
+
 def _is_carried(found: Object) -> bool:
-    """Whether later calls are given what an earlier one returned."""
-    return found.kind in ("size", "dtype", "structure") and found.is_carried
+    """Whether later calls are given what an earlier one returned.
+
+    (What is smaller is not: an array of the model may have its shape.)
+    """
+    is_shape = found.kind in ("size", "dtype", "structure")
+    return is_shape and not _is_smaller(found) and found.is_carried
 
 
 def _begins_as_none(found: Object) -> bool:
@@ -54,9 +64,8 @@ def _has_elements(found: Object) -> bool:
 
 
 def _is_batch(found: Object) -> bool:
-    sizes, axes = found.sizes, {x.axis for x in found.own}
-    is_smaller = len(sizes) == 2 and sizes[0] > sizes[1]
-    return found.kind == "size" and is_smaller and axes == {0} and _is_data(found)
+    axes = {x.axis for x in found.own}
+    return _is_smaller(found) and axes == {0} and _is_data(found)
 
 
 def _has_lengths(found: Object) -> bool:

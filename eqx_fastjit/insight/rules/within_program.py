@@ -18,8 +18,9 @@ from ._rules import Case, Part, Row, Rule
 
 
 # What a `scan` takes, in iterations. XLA compiles iterations that are alike faster than
-# the first one.
-_SCANNED = 4
+# the first one. And from how many it is told: over a few layers, each call of a `scan`
+# takes longer than without, which is soon more than it spares.
+_SCANNED, _LEAST_ITERATIONS = 4, 8
 # XLA's part over that of tracing, where a run has nothing to compare with.
 _USUAL = 10.0
 
@@ -46,7 +47,8 @@ def _loop_rows(case: Case) -> Iterator[Row]:
     by_place: dict[Place, dict[Event, UnrolledLoop]] = collections.defaultdict(dict)
     for event in left:
         for loop in run.look(event).loops:
-            by_place[loop.place][event] = loop
+            if loop.iterations >= _LEAST_ITERATIONS:
+                by_place[loop.place][event] = loop
 
     for place, loops in by_place.items():
         shares = {e: x.equations / run.look(e).equations for e, x in loops.items()}
