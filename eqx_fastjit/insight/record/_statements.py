@@ -53,8 +53,8 @@ class Statement(NamedTuple):
 
     @property
     def around(self) -> Place:
-        """The first line of that loop."""
-        return self.place._replace(line=self.loop)
+        """The first line of that loop; else of its own."""
+        return self.place._replace(line=self.loop or self.place.line)
 
 
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -99,11 +99,15 @@ def statement_at(place: Place) -> Statement:
 def in_innermost_loop(statements: Iterable[Statement]) -> Statement | None:
     """The first of some statements that is in a loop, innermost first.
 
-    What calls a model is to be edited, rather than its own loop over its layers.
+    What calls a model is to be edited, rather than its own loop over its layers. Where
+    it is in no other loop, that may be a comprehension.
     """
-    in_loops = [x for x in statements if x.loop]
-    outside = (x for x in in_loops if not x.is_of_model)
-    return next(outside, next(iter(in_loops), None))
+    statements = [*statements]
+    outside = [x for x in statements if not x.is_of_model]
+    in_loops = (x for x in outside if x.loop)
+    comprehensions = (x for x in outside if x.has_loop)
+    of_models = (x for x in statements if x.loop)
+    return next(itertools.chain(in_loops, comprehensions, of_models), None)
 
 
 def _named(function: str) -> str:
@@ -211,6 +215,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
     if isinstance(node, ast.AugAssign):  # which reads its target, too
         read += replaced
     again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
+    has_loop = any(isinstance(x, _COMPREHENSIONS) for x in inside)
     stored = {x.id for x in names if isinstance(x.ctx, ast.Store)}
     decides = isinstance(node, CONDITIONS) or bool(stored & around.flow.deciding)
 
@@ -225,7 +230,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         reads_again=again,
         reads_once=again.isdisjoint(replaced),
         moves_the_same=not is_for and _moves_the_same(inside, loop),
-        has_loop=any(isinstance(x, _COMPREHENSIONS) for x in inside),
+        has_loop=has_loop,
         read_by_items=next(filter(None, map(_read_by_items, inside)), ""),
         sets_part=any(
             isinstance(x, ast.Subscript)
@@ -235,7 +240,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         ),
         decides=decides,
         only_adds=isinstance(node, ast.AugAssign) and not decides,
-        may_be_at_once=loop is not None and around.flow.may_be_at_once(node),
+        may_be_at_once=has_loop if loop is None else around.flow.may_be_at_once(node),
     )
 
 

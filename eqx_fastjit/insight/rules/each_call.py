@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from eqx_fastjit._facts import is_users
 from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
@@ -105,22 +105,21 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     """
     parts: list[Part] = []
     compiled, count, seconds = loop.compiled(case), loop.count, 0.0
-    # What a statement makes of numbers, say, is made within as well. But what is copied
-    # is copied then, too, unless it is moved before the loop.
-    transfers = {
-        x.statement: x.seconds - (0.0 if x.statement.moves_the_same else x.computing)
-        for x in loop.of(TRANSFERS)
-    }
+    n_operations = len({program_key(e) for events in compiled.values() for e in events})
+    moved = {x.statement: _saved_of_transfer(x) for x in loop.of(TRANSFERS)}
+
     for x in loop.of(OPERATIONS):
-        # What compiles in one of ten iterations has a row of the rule `eager`: in jit,
-        # the whole would compile as often.
         events = compiled.get(x.statement.place[:2], [])
-        if is_again(events, case.run) and 10 * len(events) > count:
+        if is_again(events, case.run) and _mostly_compiles(x, events, count):
             continue
-        moving = transfers.get(x.statement, 0.0)
+        moving = moved.get(x.statement, 0.0)
         seconds += x.seconds + moving
         saves = x.seconds - x.computing + moving
-        edit = _into(loop, x.statement)
+        # One call is left in place of all operations, unless there is one already.
+        main = loop.main_beside(x.statement.branch)
+        if main is None and not x.statement.may_be_at_once:
+            saves -= saves / max(n_operations, 2)
+        edit = _into(main, x.statement)
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
         if moving and x.statement.moves_the_same:
@@ -132,24 +131,46 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         yield _with_compilations(row, compiled, case)
 
 
-def _into(loop: Loop, statement: Statement) -> str:
-    """Where operations of a statement are to be moved."""
-    main = loop.main_beside(statement.branch)
-    into = "in a jitted function of the body, or a jax.lax.scan of it"
-    if statement.may_be_at_once:
-        into = "in a jitted function of all of the loop, by jax.vmap if they are alike"
-    if statement.branch:
-        into = "in a jitted function of its own"
+def _mostly_compiles(activity: Activity, events: Sequence[Event], count: int) -> bool:
+    """Whether a statement compiles in one of ten iterations, or, if their number is not
+    known, for longer than it runs.
+
+    It has a row of the rule `eager`: in jit, the whole would compile as often.
+    """
+    if count:
+        return 10 * len(events) > count
+    return sum(e.seconds for e in events) > activity.seconds
+
+
+def _saved_of_transfer(activity: Activity) -> float:
+    """About what it saves to move arrays once, or to pass those of NumPy as they are.
+
+    What a jitted function is given takes as long to be copied.
+    """
+    if activity.statement.moves_the_same:
+        return activity.seconds
+    return (1 - _LEFT) * (activity.seconds - activity.computing)
+
+
+def _into(main: CallsAt | None, statement: Statement) -> str:
+    """Where operations of a statement are to be moved, beside a call if there is one."""
+    if statement.read_by_items:
+        return f"iterate over np.asarray({statement.read_by_items})"
+
+    # A loop in jit is unrolled.
+    at_once = ", by jax.vmap if all are alike"
+    vmapped = at_once if statement.has_loop else ""
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
-        into = f"in one jitted function with `{main.name}`"
         if main.statement == statement:
-            into = f"within `{main.name}`, what its arguments compute"
-    if statement.read_by_items:
-        return f"iterate over np.asarray({statement.read_by_items})"
-    # A loop in jit is unrolled.
-    return f"{into}, by jax.vmap if all are alike" if statement.has_loop else into
+            return f"within `{main.name}`, what its arguments compute"
+        return f"in one jitted function with `{main.name}`{vmapped}"
+    if statement.branch or statement.text.startswith("yield "):
+        return f"in a jitted function of its own{vmapped}"
+    if statement.may_be_at_once:
+        return f"in a jitted function of all of the loop{at_once}"
+    return f"in a jitted function of the body, or a jax.lax.scan of it{vmapped}"
 
 
 def _source(activity: Activity) -> str:
@@ -193,20 +214,16 @@ def _with_compilations(
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
-    """Arrays of NumPy, or lists of them, that each iteration makes into those of JAX.
-
-    What a jitted function is given as it is takes as long to be copied.
-    """
+    """Arrays of NumPy, or lists of these, that each iteration makes into JAX's."""
     parts: list[Part] = []
     told = {x.statement for x in loop.of(OPERATIONS)}
     for x in loop.of(TRANSFERS):
         if x.statement in told:
             continue
-        edit, saves = _AS_IT_IS, (1 - _LEFT) * (x.seconds - x.computing)
-        if x.statement.moves_the_same:
-            edit, saves = _ONCE, x.seconds
+        edit = _ONCE if x.statement.moves_the_same else _AS_IT_IS
         facts = {"statement": _source(x), "edit": edit}
         line, count = x.statement.place, loop.count
+        saves = _saved_of_transfer(x)
         parts.append(TRANSFER.part(facts, saves=saves, count=count, line=line))
     yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
 
