@@ -8,7 +8,12 @@ from typing import NamedTuple
 import jax
 
 from eqx_fastjit._facts import Place
-from eqx_fastjit.insight.record._activity import Activity, in_loop
+from eqx_fastjit.insight.record._activity import (
+    Activity,
+    in_loop,
+    PYTHON,
+    TRANSFERS,
+)
 from eqx_fastjit.insight.record._calls import Timed
 from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._run import Run
@@ -81,6 +86,25 @@ class Loop:
         """What is of one kind."""
         return [x for x in self.activities if x.kind == kind]
 
+    def may_be_scanned(self, call: CallsAt, run: Run) -> bool:
+        """Whether one call of a function may make many steps.
+
+        It may not if what is read in between decides what follows; if a step is given
+        data of NumPy's; if Python does more than to call; or if it has convolutions,
+        which a CPU computes slowly within a loop.
+        """
+        timed = call.timed
+        reads = sum(x.reads for x in run.waits if x.decides)
+        decides = call.statement.branch > 0 or 2 * reads > call.calls
+        is_given = timed.given.numpy_changes or self.seconds(TRANSFERS) > 0
+        is_busy = self.seconds(PYTHON) > call.calls * timed.ready
+
+        key = timed.function.key()
+        programs = (e.program for e in run.events if e.function.key() == key)
+        convolves = any(x.convolves for x in programs if x)
+        is_slow = convolves and jax.default_backend() == "cpu"
+        return not (decides or is_given or is_busy or is_slow)
+
     def compiled(self, case: Case) -> dict[object, list[Event]]:
         """The operations that it has compiled, by file and line of its statements."""
         found: dict[object, list[Event]] = collections.defaultdict(list)
@@ -122,12 +146,3 @@ def _calls_in_loops(timed: Timed) -> Sequence[tuple[Place, CallsAt]]:
         (loop, CallsAt(timed, statement, max(1, round(n * share)), is_direct))
         for (loop, statement, is_direct), n in counts.items()
     ]
-
-
-def is_slow_in_loops(timed: Timed, run: Run) -> bool:
-    """Whether it has convolutions, which a CPU computes slowly within a loop."""
-    if jax.default_backend() != "cpu":
-        return False
-    key = timed.function.key()
-    programs = (e.program for e in run.events if e.function.key() == key)
-    return any(x.convolves for x in programs if x)

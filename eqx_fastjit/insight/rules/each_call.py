@@ -9,7 +9,6 @@ from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seco
 from eqx_fastjit.insight.record._activity import (
     Activity,
     OPERATIONS,
-    PYTHON,
     TRANSFERS,
 )
 from eqx_fastjit.insight.record._calls import Timed
@@ -22,7 +21,7 @@ from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
 from eqx_fastjit.insight.record._why import short_name
 
 from ._rules import Case, Part, Row, Rule
-from ._steady import CallsAt, is_slow_in_loops, Loop, loops_of
+from ._steady import CallsAt, Loop, loops_of
 from .outside_of_jit import is_again, program_key, seconds_as_one
 
 
@@ -53,8 +52,9 @@ _LITTLE = 0.01
 _ONCE = "before the loop, if nothing changes it"
 _AS_IT_IS = "np.array in its place, if only jitted functions are given it"
 _LEFT = 0.25
-# What to do with calls of which none needs what another one returns.
+# What to do with calls of which none needs what another one returns; and with others.
 _AT_ONCE = "jax.vmap (eqx.filter_vmap of modules) over all of the loop, in one call"
+_SCAN = "jax.lax.scan over the steps, in one call"
 # Calls of which one is left where many are made in one.
 _STEPS = 100
 # The most seconds that a call is assumed to have of overhead: where even that saves too
@@ -153,7 +153,7 @@ def _saved_of_transfer(activity: Activity) -> float:
 
 
 def _into(main: CallsAt | None, statement: Statement) -> str:
-    """Where operations of a statement are to be moved, beside a call if there is one."""
+    """Where operations of a statement are moved: beside a call, if there is one."""
     if statement.read_by_items:
         return f"iterate over np.asarray({statement.read_by_items})"
 
@@ -253,22 +253,18 @@ def _row(
 
 
 def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
-    """Short calls, if one call may make many steps.
+    """Short calls, if one call may be many.
 
-    It may not if what is read in between decides what follows; if a step is given data
-    of NumPy's; or if Python does more than to call. But calls of which none needs what
-    another one returns may be one in any case, which also computes in less time.
+    Those of which none needs what another one returns then compute in less time, too.
     """
     timed, count = call.timed, call.calls
-    seconds, edit, least_share = count * timed.ready, _AT_ONCE, 0.05
-    if not call.may_be_at_once:
-        reads = sum(x.reads for x in case.run.waits if x.decides)
-        decides = call.statement.branch > 0 or 2 * reads > count
-        is_given = timed.given.numpy_changes or loop.seconds(TRANSFERS) > 0
-        is_busy = loop.seconds(PYTHON) > seconds
-        if decides or is_given or is_busy or is_slow_in_loops(timed, case.run):
-            return
-        edit, least_share = "jax.lax.scan over the steps, in one call", 0.5
+    seconds = count * timed.ready
+    if call.may_be_at_once:
+        edit, least_share = _AT_ONCE, 0.05
+    elif loop.may_be_scanned(call, case.run):
+        edit, least_share = _SCAN, 0.5
+    else:
+        return
 
     overhead = overhead_of(timed) if seconds > _least(case) else None
     if overhead is None or overhead.launch < least_share * timed.ready:
