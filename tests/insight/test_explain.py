@@ -138,14 +138,6 @@ def test_what_is_verbose():
     assert max(map(len, short.splitlines())) <= 88
 
 
-def test_a_default_is_called_so():
-    two = np.float32(2)
-    f = filter_jit(lambda x, scale=two: x * scale)
-    f(np.ones(2))
-    f(np.ones(2), 3.0)
-    assert only(explain(f)).values[0] == "<default>"
-
-
 # --- arguments that are gone ---
 
 

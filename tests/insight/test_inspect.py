@@ -186,12 +186,6 @@ def test_how_often_loops_run_and_whether_iterations_are_alike(f, args, number, a
     assert ("these differ" in str(found)) is not alike
 
 
-def test_a_loop_around_the_call_is_none_of_the_function():
-    jitted = [filter_jit, jax.jit] * 4
-    found = [insight.inspect(jit(lambda x: x + 1.0), jnp.ones(2)) for jit in jitted]
-    assert {x.loops for x in found} == {()}
-
-
 def test_code_without_source_has_lines_and_no_loops():
     scope = {}
     exec("def f(x):\n for _ in range(5): x = x + 1.0\n return x", scope)
@@ -236,11 +230,6 @@ def test_arrays_of_the_instance_are_arguments_of_a_method(named):
     name, method = named
     found = insight.inspect(method, jnp.ones(2))
     assert (found.name, found.equations, found.constants) == (name, 1, ())
-
-
-def test_static_arguments_of_jax_jit_stay_static():
-    f = jax.jit(lambda x, n: x * n if n else x, static_argnums=1)
-    assert [insight.inspect(f, jnp.ones(2), n).equations for n in (0, 3)] == [0, 1]
 
 
 def test_what_was_traced_is_not_traced_again():

@@ -373,13 +373,6 @@ CASES = {
         "4 of 2: number solver.tol 2 (1 for solver)",
         "solver.tol 1.0, 0.1, 0.01 [number]: jnp.asarray(solver.tol)",
     ),
-    "a number of two classes": (
-        called(
-            lambda solver, x: solver(x),
-            *((x(tol), X) for x in (Tolerance, Damped) for tol in (1.0, 0.1, 0.01)),
-        ),
-        "6 of 2: number solver.tol 4 (1 for solver)",
-    ),
     "an object and an optimiser that are made again, beside another class": (
         two_losses,
         "3 of 2: object loss_fn 1, and optimiser optimizer",
@@ -429,6 +422,11 @@ CASES = {
         carried(lambda s, x: s + x, 0.0, jnp.float32(1)),
         "2 of 2: begin-alike s 1",
     ),
+    "an array, then numbers": (
+        called(lambda x, n: x * n, *((X, n) for n in (jnp.float32(1), 0.5, 0.25))),
+        "3 of 2: number n 1, number n 1",
+        "jnp.asarray(n, 'float32')",
+    ),
     "None, for which the function does something else": (
         carried(lambda s, x: x if s is None else jnp.sin(s) + x, None, X),
         "2 of 2:  (1 for s)",
@@ -445,6 +443,12 @@ CASES = {
         ),
         "2 of 2: batch x 1",
         "a batch of 4 after 8: x, y [batch]: leave it out, or pad and weight it",
+    ),
+    "a smaller batch, of the shape of a weight that is returned": (
+        called(
+            lambda w, x: (w + 1, x.sum()), *((ones(4, 3), ones(n, 3)) for n in (8, 4))
+        ),
+        "2 of 2: batch x 1",
     ),
     "a smaller batch of another line": (at_two_lines, "2 of 2:  (1 for x)"),
     "two lengths of a second axis, at a line": (
@@ -488,13 +492,6 @@ CASES = {
         "4 of 4: lengths x 3",
         "x float32[4,4], float32[3,4], float32[4,3], ...; y float32[4], float32[3], "
         "float32[5] [lengths]: pad each axis to its longest",
-    ),
-    "lengths that arrays share with one another": (
-        called(
-            lambda x, y, z: x.sum() + y.sum() + z.sum(),
-            *((ones(a), ones(b), ones(a, b)) for a, b in ((4, 4), (3, 4), (3, 3))),
-        ),
-        "3 of 3: lengths x 2",
     ),
     "keys of two kinds": (
         called(

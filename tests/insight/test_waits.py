@@ -69,6 +69,32 @@ def test_what_reads_a_value_is_named(what):
     assert found == (what, 1, 1, decides)
 
 
+def stops(x):
+    loss = float(compute(x))
+    return 1 if loss else 2
+
+
+def acts(x):
+    action = np.array(compute(x))
+    moved = late(action)
+    return moved
+
+
+def counts(x):
+    n = 0
+    n += int(compute(x))
+    return n
+
+
+@pytest.mark.parametrize(
+    ("read", "decides"), [(stops, True), (acts, True), (counts, False)]
+)
+def test_what_a_value_comes_to_decides(read, decides):
+    """A condition, or a call with results; not a sum."""
+    found = waits_in(lambda: read(jnp.ones(())))
+    assert found[0]["decides"] == decides
+
+
 def test_an_expression_is_one_short_line():
     """Of an f-string as much as this Python knows."""
     x = jnp.ones(())

@@ -121,7 +121,7 @@ class Wording:
 
     def _as_array(self, path: str) -> str:
         # Where an `int` comes to some calls, or an array, there would be two dtypes.
-        leaves = [x for x in self._table.leaves(path) if x is not None]
+        leaves = [x for x in self._all.leaves(path) if x is not None]
         dtypes = {x.dtype for x in leaves if x.kind == "array" and not x.weak_type}
         if len(dtypes) == 1:
             return f"jnp.asarray({path}, {dtypes.pop()!r})"
