@@ -92,12 +92,10 @@ class Flow:
                 yield _Step(names_in(node), _owners(value) - {*self._modules})
             case ast.If(test=test) | ast.While(test=test):
                 inside = [*nodes_of(node)]
-                changed = {
-                    name
-                    for x in inside
-                    for step in self._steps_of(x)
-                    for name in step.changed
-                }
+                # (Those in others have nothing of their own.)
+                assigning = [x for x in inside if not isinstance(x, ast.If | ast.While)]
+                steps = (step for x in assigning for step in self._steps_of(x))
+                changed = {name for step in steps for name in step.changed}
                 jumps = any(isinstance(x, _JUMPS) for x in inside)
                 if jumps or isinstance(node, ast.While):
                     changed.add(_END)
@@ -108,11 +106,10 @@ class Flow:
 
 def _reached(names: set[str], steps: Iterable[tuple[set[str], set[str]]]) -> set[str]:
     """What is reached from some names by one step or more."""
-    steps, found = [*steps], set[str]()
-    while (
-        more := {x for a, b in steps if not a.isdisjoint(names | found) for x in b}
-        - found
-    ):
+    steps, found, more = [*steps], set[str](), names
+    while more:
+        from_here = (b for a, b in steps if not a.isdisjoint(more))
+        more = {x for b in from_here for x in b} - found
         found |= more
     return found
 
