@@ -90,7 +90,7 @@ def test_only_what_is_the_same_is_moved_before_a_loop(is_refilled):
                 step(jnp.asarray(data))
                 assert len(data)
     (row,) = [x for x in report.rows if x.parts[0].rule == "transfers"]
-    edits = ["before the loop, if", "np.array in its place, if"]
+    edits = ["before the loop, if", "np.array of its dtype"]
     assert row.parts[0].edit.startswith(edits[is_refilled])
 
 

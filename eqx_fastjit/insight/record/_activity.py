@@ -29,6 +29,7 @@ from ._statements import (
     MOVING,
     place_of,
     Statement,
+    statement_at,
     statement_of,
 )
 from ._waits import EQUINOX_JIT
@@ -76,6 +77,18 @@ class Activity(NamedTuple):
     copying: float = 0.0
     # The innermost line of the user's that has most of it.
     most: Place | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the statement itself has most of it, rather than what it calls."""
+        here = self.statement.place[:2]
+        return self.most is None or statement_at(self.most).place[:2] == here
+
+    @property
+    def may_be_at_once(self) -> bool:
+        """Whether its iterations could run at once. (A model changes nothing.)"""
+        is_known = self.is_direct or (self.most and statement_at(self.most).is_of_model)
+        return bool(is_known) and self.statement.may_be_at_once
 
 
 def in_loop(stack: Iterable[Position]) -> tuple[Statement, Place | None]:

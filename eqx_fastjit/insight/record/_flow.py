@@ -7,6 +7,7 @@ is given, and what is assigned under a condition. None of its code is run.
 import ast
 import builtins
 import functools
+import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -19,7 +20,13 @@ _JUMPS = (ast.Break, ast.Return, ast.Raise)
 # Modules whose functions only compute with numbers.
 _COMPUTING = ("np", "numpy", "math")
 # Functions that make random keys of one: what is computed does not flow through these.
-_OF_KEYS = ("split", "fold_in")
+_OF_KEYS = re.compile(r"(.*\.)?(random|jr|jrandom)\.(split|fold_in)")
+# Methods that only put what they are given into their object.
+_PUTTING = ("append", "extend")
+# Where one of these is, it is not followed whether iterations need one another; nor in
+# loops of more steps.
+_UNCLEAR = (ast.Match, ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.Nonlocal)
+_MOST_STEPS = 200
 
 
 class _Step(NamedTuple):
@@ -40,26 +47,36 @@ class Flow:
         if isinstance(scope, ast.While):  # what a `for` iterates over is before it
             nodes.append(scope)
         self._modules = modules
+        self._scope = scope
+        self._is_clear = not any(isinstance(x, _UNCLEAR) for x in nodes)
         self._steps = [step for x in nodes for step in self._steps_of(x)]
 
         # The variables that decide what follows: conditions read them, or calls whose
         # results are assigned; or they are what such a variable is made of.
-        conditions = (x.test for x in nodes if isinstance(x, (*CONDITIONS, ast.IfExp)))
+        conditions = [x.test for x in nodes if isinstance(x, (*CONDITIONS, ast.IfExp))]
+        conditions += [x.subject for x in nodes if isinstance(x, ast.Match)]
         deciding = {name for test in conditions for name in names_in(test)}
-        deciding.update(*(_given_to_others(x) for x in nodes))
+        deciding.update(*(_given_to_assigned_calls(x) for x in nodes))
         back = [(x.changed, x.read) for x in self._steps]
         self.deciding = deciding | _reached(deciding, back)
 
+    def changed_by(self, statement: ast.stmt) -> set[str]:
+        """The variables that a statement changes by what it evaluates."""
+        inside = (statement, *evaluated_by(statement))
+        return {name for x in inside for step in self._steps_of(x) for name in step[1]}
+
     def may_be_at_once(self, statement: ast.stmt) -> bool:
-        """Whether no iteration of a loop needs what another one computes in it."""
-        inside = [statement, *evaluated_by(statement)]
-        steps = [step for x in inside for step in self._steps_of(x)]
-        after = self._after({x for step in steps for x in step.changed})
-        read = {x for node in inside for x in _given_by(node)}
-        # And the objects whose methods are called, but for one like `losses.append`.
-        called = (x.func for x in inside[1:] if isinstance(x, ast.Call))
-        called = [x for x in called if x is not _method_of(statement)]
-        read |= {x for func in called for x in _owners(func)} - {*self._modules}
+        """Whether no iteration of a `for` needs what another one computes in it."""
+        is_short = len(self._steps) <= _MOST_STEPS
+        if not (isinstance(self._scope, ast.For) and self._is_clear and is_short):
+            return False
+
+        after = self._after(self.changed_by(statement))
+        read = names_in(self._scope.iter)
+        for call in (x for x in evaluated_by(statement) if isinstance(x, ast.Call)):
+            read |= _given_by(call)
+            if not _puts(call):
+                read |= _owners(call.func) - {*self._modules}
         return _END not in after and read.isdisjoint(after | self._carried)
 
     @functools.cached_property
@@ -75,8 +92,8 @@ class Flow:
 
     def _steps_of(self, node: ast.AST) -> Iterator[_Step]:
         match node:
-            case ast.Assign(value=ast.Call(func=ast.Attribute(attr=name))) if (
-                name in _OF_KEYS
+            case ast.Assign(value=ast.Call(func=func)) if _OF_KEYS.fullmatch(
+                ast.unparse(func)
             ):
                 return
             case ast.Assign(targets=targets, value=value):
@@ -88,8 +105,13 @@ class Flow:
                 | ast.For(target=target, iter=value)
             ):
                 yield _Step(names_in(value), _owners(target))
+            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+                yield _Step(names_in(value), _owners(target))
             case ast.Call(func=ast.Attribute(value=value)):
                 yield _Step(names_in(node), _owners(value) - {*self._modules})
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
+                if name != "print":  # others may write to what they are given
+                    yield _Step(names_in(node), _given_by(call))
             case ast.If(test=test) | ast.While(test=test):
                 inside = [*nodes_of(node)]
                 # (Those in others have nothing of their own.)
@@ -151,13 +173,9 @@ def _owners(target: ast.AST) -> set[str]:
             return set()
 
 
-def _method_of(statement: ast.stmt) -> ast.AST | None:
-    """What a statement calls, if it does nothing else."""
-    match statement:
-        case ast.Expr(value=ast.Call(func=func)):
-            return func
-        case _:
-            return None
+def _puts(call: ast.Call) -> bool:
+    """Whether it is one like `losses.append(loss)`."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _PUTTING
 
 
 def _given_by(node: ast.AST) -> set[str]:
@@ -167,11 +185,8 @@ def _given_by(node: ast.AST) -> set[str]:
     return {x for y in (*node.args, *node.keywords) for x in names_in(y)}
 
 
-def _given_to_others(node: ast.AST) -> set[str]:
-    """Those that calls are given whose results are assigned.
-
-    But for calls that only compute with numbers.
-    """
+def _given_to_assigned_calls(node: ast.AST) -> set[str]:
+    """What calls are given whose results are assigned, unless they only compute."""
     if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
         return set()
 

@@ -158,11 +158,7 @@ class _Around(NamedTuple):
 def _statements_in(module: ast.AST) -> dict[int, Statement]:
     """The innermost statement of each line, of a file and function to be named."""
     found: dict[int, Statement] = {}
-    imports = (
-        x for x in ast.walk(module) if isinstance(x, ast.Import | ast.ImportFrom)
-    )
-    names = (x.asname or x.name for y in imports for x in y.names)
-    modules = {name.partition(".")[0] for name in names}
+    modules = {name for x in ast.walk(module) for name in _modules_imported_by(x)}
 
     def visit(node: ast.AST, around: _Around) -> None:
         # Its head runs in each iteration, but for what a `for` iterates over.
@@ -196,6 +192,18 @@ def _statements_in(module: ast.AST) -> dict[int, Statement]:
     return found
 
 
+def _modules_imported_by(node: ast.AST) -> set[str]:
+    """The variables that are modules then, as far as that is known."""
+    match node:
+        case ast.Import(names=names):
+            found = names
+        case ast.ImportFrom(module="jax" | "jax.experimental", names=names):
+            found = names
+        case _:
+            found = []
+    return {(x.asname or x.name).partition(".")[0] for x in found}
+
+
 def _is_model(node: ast.AST) -> bool:
     """Whether it is a class that is a Module, or what a call of an object runs."""
     bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
@@ -216,8 +224,10 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         read += replaced
     again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
     has_loop = any(isinstance(x, _COMPREHENSIONS) for x in inside)
-    stored = {x.id for x in names if isinstance(x.ctx, ast.Store)}
-    decides = isinstance(node, CONDITIONS) or bool(stored & around.flow.deciding)
+    # In a comprehension: `[(x := step(x)) for _ in steps]`, or a method of `self`.
+    changes_again = any(isinstance(x, ast.NamedExpr) for x in inside) or "self" in read
+    changed = around.flow.changed_by(node)
+    decides = isinstance(node, CONDITIONS) or bool(changed & around.flow.deciding)
 
     return Statement(
         Place("", node.lineno, ""),
@@ -240,7 +250,9 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         ),
         decides=decides,
         only_adds=isinstance(node, ast.AugAssign) and not decides,
-        may_be_at_once=has_loop if loop is None else around.flow.may_be_at_once(node),
+        may_be_at_once=(
+            around.flow.may_be_at_once(node) if loop else has_loop and not changes_again
+        ),
     )
 
 

@@ -45,7 +45,8 @@ class CallsAt(NamedTuple):
     @property
     def may_be_at_once(self) -> bool:
         """Whether all calls could be one, as none needs what another one returns."""
-        return self.is_direct and self.statement.may_be_at_once
+        is_always = self.is_direct and not self.statement.branch
+        return is_always and self.statement.may_be_at_once
 
 
 @dataclasses.dataclass

@@ -123,9 +123,10 @@ class Wording:
         # Where an `int` comes to some calls, or an array, there would be two dtypes.
         leaves = [x for x in self._all.leaves(path) if x is not None]
         dtypes = {x.dtype for x in leaves if x.kind == "array" and not x.weak_type}
-        if len(dtypes) == 1:
-            return f"jnp.asarray({path}, {dtypes.pop()!r})"
         types = {x.type for x in leaves if x.kind == "static"}
+        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        if "float" in dtype or (dtype and types == {"int"}):
+            return f"jnp.asarray({path}, {dtype!r})"
         is_mixed = types == {"int", "float"}
         return f"jnp.asarray(float({path}))" if is_mixed else f"jnp.asarray({path})"
 

@@ -16,7 +16,6 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import Statement, statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
 from eqx_fastjit.insight.record._why import short_name
 
@@ -50,10 +49,10 @@ _LITTLE = 0.01
 # What to do with an array of NumPy's that is the same in each iteration, or another
 # one; and about what is left then of what its conversion takes.
 _ONCE = "before the loop, if nothing changes it"
-_AS_IT_IS = "np.array in its place, if only jitted functions are given it"
+_AS_IT_IS = "np.array of its dtype instead, if only jitted functions are given it"
 _LEFT = 0.25
 # What to do with calls of which none needs what another one returns; and with others.
-_AT_ONCE = "jax.vmap (eqx.filter_vmap of modules) over all of the loop, in one call"
+_AT_ONCE = "jax.vmap (eqx.filter_vmap of modules) over all, or as many as fit, at once"
 _SCAN = "jax.lax.scan over the steps, in one call"
 # Calls of which one is left where many are made in one.
 _STEPS = 100
@@ -117,9 +116,9 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         saves = x.seconds - x.computing + moving
         # One call is left in place of all operations, unless there is one already.
         main = loop.main_beside(x.statement.branch)
-        if main is None and not x.statement.may_be_at_once:
+        if main is None and not x.may_be_at_once:
             saves -= saves / max(n_operations, 2)
-        edit = _into(main, x.statement)
+        edit = _into(main, x)
         if 2 * x.copying > x.seconds:
             edit = f'{edit} with donate="all", or NumPy'
         if moving and x.statement.moves_the_same:
@@ -152,8 +151,9 @@ def _saved_of_transfer(activity: Activity) -> float:
     return (1 - _LEFT) * (activity.seconds - activity.computing)
 
 
-def _into(main: CallsAt | None, statement: Statement) -> str:
+def _into(main: CallsAt | None, activity: Activity) -> str:
     """Where operations of a statement are moved: beside a call, if there is one."""
+    statement = activity.statement
     if statement.read_by_items:
         return f"iterate over np.asarray({statement.read_by_items})"
 
@@ -168,17 +168,15 @@ def _into(main: CallsAt | None, statement: Statement) -> str:
         return f"in one jitted function with `{main.name}`{vmapped}"
     if statement.branch or statement.text.startswith("yield "):
         return f"in a jitted function of its own{vmapped}"
-    if statement.may_be_at_once:
+    if activity.may_be_at_once:
         return f"in a jitted function of all of the loop{at_once}"
     return f"in a jitted function of the body, or a jax.lax.scan of it{vmapped}"
 
 
 def _source(activity: Activity) -> str:
     """A statement, and the line that has most, in what it calls."""
-    statement, most = activity.statement, activity.most
-    if most is None or statement_at(most).place[:2] == statement.place[:2]:
-        return statement.text
-    return f"{statement.text}, most at {show_place(most)}"
+    text, most = activity.statement.text, activity.most
+    return text if activity.is_direct else f"{text}, most at {show_place(most)}"
 
 
 def _with_compilations(
@@ -218,7 +216,8 @@ def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
     parts: list[Part] = []
     told = {x.statement for x in loop.of(OPERATIONS)}
     for x in loop.of(TRANSFERS):
-        if x.statement in told:
+        is_placed = "device_put" in x.statement.text  # with a sharding, say
+        if x.statement in told or (is_placed and not x.statement.moves_the_same):
             continue
         edit = _ONCE if x.statement.moves_the_same else _AS_IT_IS
         facts = {"statement": _source(x), "edit": edit}

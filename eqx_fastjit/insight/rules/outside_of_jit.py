@@ -8,7 +8,7 @@ much: it could be one program.
 
 import collections
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
@@ -209,8 +209,8 @@ def _eager_row(
     # A `scan`, say, that is compiled twice for one program: its function is another.
     # (Of a few functions that take turns, each is compiled once.)
     different = {*map(program_key, main)}
-    is_again = found[0].is_again and len(different) <= len(main) // 2
-    is_same = is_again and any(run.look(e).operation.is_loop for e in main)
+    is_made_again = found[0].is_again and len(different) <= len(main) // 2
+    is_same = is_made_again and any(run.look(e).operation.is_loop for e in main)
     values = tuple(dict.fromkeys(run.look(e).operation.operands for e in main))
     if len(values) <= len(main) // 2:  # of `jnp.arange`, say
         values = tuple(dict.fromkeys(run.look(e).operation.results for e in main))
@@ -260,14 +260,13 @@ def _eager_row(
     return row, [*again, *rest]
 
 
-def _is_one_loop(events: Iterable[Event], run: Run) -> bool:
+def _is_one_loop(events: Sequence[Event], run: Run) -> bool:
     """Whether these are of a loop that could be one program, as it stays the same.
 
     That is a comprehension over the leaves of a model, say; or a loop of which all was
     compiled in one call of a function that is itself called in a loop.
     """
-    first, *_ = events
-    statement, *around = map(statement_at, first.frames)
+    statement, *around = map(statement_at, events[0].frames)
     if not statement.loop:
         return statement.has_loop
     calls = {run.look(e).operation.function for e in events}
