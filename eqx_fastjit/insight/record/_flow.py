@@ -21,6 +21,11 @@ _JUMPS = (ast.Break, ast.Return, ast.Raise)
 _COMPUTING = ("np", "numpy", "math")
 # Functions that make random keys of one: what is computed does not flow through these.
 _OF_KEYS = re.compile(r"(.*\.)?(random|jr|jrandom)\.(split|fold_in)")
+# Methods of arrays, which change nothing.
+_OF_ARRAYS = (
+    *("astype", "reshape", "squeeze", "ravel", "sum", "mean", "std", "max", "min"),
+    *("argmax", "argmin", "item", "tolist", "block_until_ready"),
+)
 # Methods that only put what they are given into their object.
 _PUTTING = ("append", "extend")
 # Where one of these is, it is not followed whether iterations need one another; nor in
@@ -107,10 +112,12 @@ class Flow:
                 yield _Step(names_in(value), _owners(target))
             case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
                 yield _Step(names_in(value), _owners(target))
-            case ast.Call(func=ast.Attribute(value=value)):
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
+                name not in _OF_ARRAYS
+            ):
                 yield _Step(names_in(node), _owners(value) - {*self._modules})
             case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
-                if name != "print":  # others may write to what they are given
+                if not hasattr(builtins, name):  # it may write to what it is given
                     yield _Step(names_in(node), _given_by(call))
             case ast.If(test=test) | ast.While(test=test):
                 inside = [*nodes_of(node)]
