@@ -78,6 +78,7 @@ class Flow:
 
         after = self._after(self.changed_by(statement))
         read = names_in(self._scope.iter)
+        read |= {x for step in self._steps_of(statement) for x in step.read}
         for call in (x for x in evaluated_by(statement) if isinstance(x, ast.Call)):
             read |= _given_by(call)
             if not _puts(call):
