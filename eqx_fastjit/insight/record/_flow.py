@@ -8,7 +8,7 @@ import ast
 import builtins
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -16,7 +16,7 @@ CONDITIONS = (ast.If, ast.While, ast.Assert)
 
 # What values come to that decide whether a loop goes on.
 _END = "<end>"
-_JUMPS = (ast.Break, ast.Return, ast.Raise)
+_ENDING = (ast.Break, ast.Return, ast.Raise)
 # Modules whose functions only compute with numbers.
 _COMPUTING = ("np", "numpy", "math")
 # Functions that make random keys of one: what is computed does not flow through these.
@@ -47,7 +47,7 @@ class Flow:
     `modules`: the variables that are modules, which no call changes.
     """
 
-    def __init__(self, scope: ast.AST, modules: Collection[str] = ()):
+    def __init__(self, scope: ast.AST, modules: set[str]):
         nodes = [*nodes_of(scope)]
         if isinstance(scope, ast.While):  # what a `for` iterates over is before it
             nodes.append(scope)
@@ -70,19 +70,22 @@ class Flow:
         inside = (statement, *evaluated_by(statement))
         return {name for x in inside for step in self._steps_of(x) for name in step[1]}
 
-    def may_be_at_once(self, statement: ast.stmt) -> bool:
-        """Whether no iteration of a `for` needs what another one computes in it."""
+    def may_be_at_once(self, statement: ast.stmt, changed: set[str]) -> bool:
+        """Whether no iteration of a `for` needs what another one computes in it.
+
+        `changed`: what the statement changes.
+        """
         is_short = len(self._steps) <= _MOST_STEPS
         if not (isinstance(self._scope, ast.For) and self._is_clear and is_short):
             return False
 
-        after = self._after(self.changed_by(statement))
+        after = self._after(changed)
         read = names_in(self._scope.iter)
         read |= {x for step in self._steps_of(statement) for x in step.read}
-        for call in (x for x in evaluated_by(statement) if isinstance(x, ast.Call)):
+        for call in _calls_in(statement):
             read |= _given_by(call)
             if not _puts(call):
-                read |= _owners(call.func) - {*self._modules}
+                read |= _owners(call.func) - self._modules
         return _END not in after and read.isdisjoint(after | self._carried)
 
     @functools.cached_property
@@ -109,14 +112,13 @@ class Flow:
                 | ast.AnnAssign(target=target, value=ast.expr() as value)
                 | ast.NamedExpr(target=target, value=value)
                 | ast.For(target=target, iter=value)
+                | ast.withitem(context_expr=value, optional_vars=ast.expr() as target)
             ):
-                yield _Step(names_in(value), _owners(target))
-            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
                 yield _Step(names_in(value), _owners(target))
             case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
                 name not in _OF_ARRAYS
             ):
-                yield _Step(names_in(node), _owners(value) - {*self._modules})
+                yield _Step(names_in(node), _owners(value) - self._modules)
             case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
                 if not hasattr(builtins, name):  # it may write to what it is given
                     yield _Step(names_in(node), _given_by(call))
@@ -126,17 +128,17 @@ class Flow:
                 assigning = [x for x in inside if not isinstance(x, ast.If | ast.While)]
                 steps = (step for x in assigning for step in self._steps_of(x))
                 changed = {name for step in steps for name in step.changed}
-                jumps = any(isinstance(x, _JUMPS) for x in inside)
-                if jumps or isinstance(node, ast.While):
+                ends = any(isinstance(x, _ENDING) for x in inside)
+                if ends or isinstance(node, ast.While):
                     changed.add(_END)
                 yield _Step(names_in(test), changed)
             case _:
                 return
 
 
-def _reached(names: set[str], steps: Iterable[tuple[set[str], set[str]]]) -> set[str]:
+def _reached(names: set[str], steps: Sequence[tuple[set[str], set[str]]]) -> set[str]:
     """What is reached from some names by one step or more."""
-    steps, found, more = [*steps], set[str](), names
+    found, more = set[str](), names
     while more:
         from_here = (b for a, b in steps if not a.isdisjoint(more))
         more = {x for b in from_here for x in b} - found
@@ -186,11 +188,14 @@ def _puts(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in _PUTTING
 
 
-def _given_by(node: ast.AST) -> set[str]:
+def _calls_in(statement: ast.stmt) -> list[ast.Call]:
+    """The calls that a statement makes by itself."""
+    return [x for x in evaluated_by(statement) if isinstance(x, ast.Call)]
+
+
+def _given_by(call: ast.Call) -> set[str]:
     """The variables that a call is given."""
-    if not isinstance(node, ast.Call):
-        return set()
-    return {x for y in (*node.args, *node.keywords) for x in names_in(y)}
+    return {x for y in (*call.args, *call.keywords) for x in names_in(y)}
 
 
 def _given_to_assigned_calls(node: ast.AST) -> set[str]:
@@ -199,7 +204,7 @@ def _given_to_assigned_calls(node: ast.AST) -> set[str]:
         return set()
 
     found: set[str] = set()
-    for call in (x for x in evaluated_by(node) if isinstance(x, ast.Call)):
+    for call in _calls_in(node):
         module, _, name = ast.unparse(call.func).rpartition(".")
         is_builtin = not module and hasattr(builtins, name)
         if not (is_builtin or module in _COMPUTING):

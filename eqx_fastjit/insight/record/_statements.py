@@ -224,10 +224,15 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         read += replaced
     again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
     has_loop = any(isinstance(x, _COMPREHENSIONS) for x in inside)
-    # In a comprehension: `[(x := step(x)) for _ in steps]`, or a method of `self`.
-    changes_again = any(isinstance(x, ast.NamedExpr) for x in inside) or "self" in read
     changed = around.flow.changed_by(node)
     decides = isinstance(node, CONDITIONS) or bool(changed & around.flow.deciding)
+
+    if loop is None:
+        # Of a comprehension: `[(x := step(x)) for _ in steps]`, or a method of `self`.
+        reassigns = any(isinstance(x, ast.NamedExpr) for x in inside)
+        may_be_at_once = has_loop and not (reassigns or "self" in read)
+    else:
+        may_be_at_once = around.flow.may_be_at_once(node, changed)
 
     return Statement(
         Place("", node.lineno, ""),
@@ -250,9 +255,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         ),
         decides=decides,
         only_adds=isinstance(node, ast.AugAssign) and not decides,
-        may_be_at_once=(
-            around.flow.may_be_at_once(node) if loop else has_loop and not changes_again
-        ),
+        may_be_at_once=may_be_at_once,
     )
 
 

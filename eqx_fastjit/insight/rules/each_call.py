@@ -158,8 +158,8 @@ def _into(main: CallsAt | None, activity: Activity) -> str:
         return f"iterate over np.asarray({statement.read_by_items})"
 
     # A loop in jit is unrolled.
-    at_once = ", by jax.vmap if all are alike"
-    vmapped = at_once if statement.has_loop else ""
+    by_vmap = ", by jax.vmap if all are alike"
+    vmapped = by_vmap if statement.has_loop else ""
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
@@ -169,7 +169,7 @@ def _into(main: CallsAt | None, activity: Activity) -> str:
     if statement.branch or statement.text.startswith("yield "):
         return f"in a jitted function of its own{vmapped}"
     if activity.may_be_at_once:
-        return f"in a jitted function of all of the loop{at_once}"
+        return f"in a jitted function of all of the loop{by_vmap}"
     return f"in a jitted function of the body, or a jax.lax.scan of it{vmapped}"
 
 
