@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 
 # This library, and those whose frames say nothing about a program.
-_OWN = (
+OWN = (
     *(os.path.dirname(x) + os.sep for x in (__file__, jax.__file__, eqx.__file__)),
     "<frozen ",
 )
@@ -69,10 +69,10 @@ def _not_the_users() -> tuple[str, ...]:
     folders = [*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages()]
     folders += site.getsitepackages()  # those of Debian, say
     generated = (
-        *("<@", "<attrs generated"),  # by beartype and attrs
+        *("<@", "<attrs generated", "<generated_"),  # by beartype, attrs and Equinox
         *("<timeit", "<magic-timeit"),  # by timeit, and in a notebook
     )
-    return (*_OWN, *(folder + os.sep for folder in folders), *generated)
+    return (*OWN, *(folder + os.sep for folder in folders), *generated)
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def user_frames() -> tuple[Place, ...]:
     If there are none, those of other libraries than JAX and Equinox.
     """
     stack = traceback.walk_stack(sys._getframe(2))  # without `Fact.__init__`
-    found = [x for x in stack if not x[0].f_code.co_filename.startswith(_OWN)]
+    found = [x for x in stack if not x[0].f_code.co_filename.startswith(OWN)]
     users = [x for x in found if is_written_by_user(x[0].f_code)]
     return tuple(
         Place(frame.f_code.co_filename, line, frame.f_code.co_qualname)

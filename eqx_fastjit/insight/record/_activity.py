@@ -123,8 +123,10 @@ def activities(
 
         users = [x for x in positions if is_written_by_user(x.code)]
         statement, loop = in_loop(users) if users else (_NOWHERE, None)
-        # To make an array of a number, say, waits while too many calls are in flight.
-        if kind == TRANSFERS and is_waiting and not statement.moves_the_same:
+        # To make an array of a number, say, waits while too many calls are in flight;
+        # and what NumPy reads by itself (`x[i]` of its `x`) is noted as a call begins.
+        moves = kind == TRANSFERS and not statement.moves_the_same
+        if is_waiting and (moves or kind == DISPATCH):
             kind = DEVICE
 
         what = kind, statement, loop
@@ -176,8 +178,10 @@ def kind_of(
     if any(x.startswith(_JAX) for x in files):
         is_moved = files[0].startswith(_JAX) and inside[0].co_name in MOVING
         return TRANSFERS if is_moved else OPERATIONS
-    # A function of `jax.jit` that returns a named tuple makes it by generated code.
-    if user is None or files not in ([], ["<string>"]):
+    # A call of a jitted function flattens Modules, or makes a named tuple, by generated
+    # code.
+    is_generated = not files or files[0].startswith("<")
+    if user is None or not is_generated:
         return PYTHON
     return _kind_of_call(user, ours, others)
 

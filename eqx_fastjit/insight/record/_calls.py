@@ -80,6 +80,8 @@ class Timed:
 
         # Where calls that were looked at were made: the user's frames, innermost first.
         self.sites = collections.Counter[tuple[Position, ...]]()
+        # Whether the user's code makes any of these, rather than a library.
+        self.is_by_user = False
         # How many arrays it is given, and returns.
         self.n_arrays = 0
         # The index of the smallest result, and its type, which is no tracer's; of a
@@ -338,6 +340,7 @@ class Calls(contextlib.ExitStack):
     ) -> None:
         chain = chain_of(sys._getframe(1))
         timed.sites[chain.positions] += 1
+        timed.is_by_user |= chain.is_by_user
         timed.n_arrays = len(arrays) + len(results)
         timed.given.look_at_values(values)
         if not timed.donates:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from eqx_fastjit._facts import aval_of
+from eqx_fastjit._facts import aval_of, is_written_by_user, OWN
 from eqx_fastjit._statics import partition
 
 from ._samples import Position, position_of
@@ -48,6 +48,8 @@ class Chain(NamedTuple):
 
     frames: tuple[int, ...]  # the `id` of each
     positions: tuple[Position, ...]
+    # Whether the innermost of them makes the call, rather than a library that it calls.
+    is_by_user: bool
 
 
 class Aval(NamedTuple):
@@ -60,8 +62,11 @@ class Aval(NamedTuple):
 
 def chain_of(frame: FrameType | None) -> Chain:
     """The user's frames from this one on."""
+    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+        frame = frame.f_back
     frames = [*users_frames(frame)]
-    return Chain(tuple(map(id, frames)), tuple(map(_position, frames)))
+    is_by_user = frame is not None and is_written_by_user(frame.f_code)
+    return Chain(tuple(map(id, frames)), tuple(map(_position, frames)), is_by_user)
 
 
 def _position(frame: FrameType) -> Position:

@@ -64,8 +64,12 @@ class Loop:
         return short_name(self.place.function)
 
     def main_beside(self, branch: int = 0) -> CallsAt | None:
-        """The jitted calls that take longest, of those in a branch of it; 0 if none."""
-        beside = [x for x in self.calls if x.statement.branch == branch]
+        """The jitted calls that take longest, of those in a branch of it; 0 if none.
+
+        Those that a library makes are not: how often is its own affair.
+        """
+        own = (x for x in self.calls if x.timed.is_by_user)
+        beside = [x for x in own if x.statement.branch == branch]
         return max(beside, key=lambda x: x.calls * x.timed.ready, default=None)
 
     @property

@@ -16,6 +16,7 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
+from eqx_fastjit.insight.record._statements import statement_at
 from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
 from eqx_fastjit.insight.record._why import short_name
 
@@ -107,7 +108,11 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
     n_operations = len({program_key(e) for events in compiled.values() for e in events})
     moved = {x.statement: _saved_of_transfer(x) for x in loop.of(TRANSFERS)}
 
+    # What a library's own jitted calls are among, no edit can jit.
+    of_libraries = {x.statement for x in loop.calls if not x.timed.is_by_user}
     for x in loop.of(OPERATIONS):
+        if x.statement in of_libraries:
+            continue
         events = compiled.get(x.statement.place[:2], [])
         if is_again(events, case.run) and _mostly_compiles(x, events, count):
             continue
@@ -163,7 +168,7 @@ def _into(main: CallsAt | None, activity: Activity) -> str:
     # What a `for` iterates over is made once, before the loop.
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
-        if main.statement == statement:
+        if main.statement == statement and main.is_direct:
             return f"within `{main.name}`, what its arguments compute"
         return f"in one jitted function with `{main.name}`{vmapped}"
     if statement.branch or statement.text.startswith("yield "):
@@ -258,6 +263,8 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     """
     timed, count = call.timed, call.calls
     seconds = count * timed.ready
+    if not timed.is_by_user:
+        return
     if call.may_be_at_once:
         edit, least_share = _AT_ONCE, 0.05
     elif loop.may_be_scanned(call, case.run):
@@ -388,7 +395,10 @@ def _waits(run: Run, spared: float) -> Iterator[Row]:
     mended = [x for x in found if x.what != JITTED_CALL]
     if first.what == JITTED_CALL:
         # What is read after each call would wait in its place.
+        # (What is read after its loop does not.)
+        loop = statement_at(first.place).loop
         also = [x for x in waits if x.place.function == function and x is not first]
+        also = [x for x in also if statement_at(x.place).loop == loop]
         mended = [first, *(x for x in also if 2 * x.reads > first.reads)]
 
     main, *others = (_part_of_wait(x, run) for x in mended)
