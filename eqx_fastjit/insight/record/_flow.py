@@ -64,6 +64,10 @@ class Flow:
         deciding.update(*(_given_to_assigned_calls(x) for x in nodes))
         back = [(x.changed, x.read) for x in self._steps]
         self.deciding = deciding | _reached(deciding, back)
+        # And those of which results are made.
+        results = (x.value for x in nodes if isinstance(x, ast.Return) and x.value)
+        returned = {name for x in results for name in names_in(x)}
+        self.returned = returned | _reached(returned, back)
 
     def changed_by(self, statement: ast.stmt) -> set[str]:
         """The variables that a statement changes by what it evaluates."""
@@ -79,21 +83,45 @@ class Flow:
         if not (isinstance(self._scope, ast.For) and self._is_clear and is_short):
             return False
 
-        after = self._after(changed)
+        if isinstance(statement, ast.Assign):  # as of keys, whose flow is not followed
+            own = {x for y in statement.targets for x in _plain(y)} - self._fresh
+            if not own.isdisjoint(names_in(statement.value)):
+                return False
+
         read = names_in(self._scope.iter)
         read |= {x for step in self._steps_of(statement) for x in step.read}
         for call in _calls_in(statement):
             read |= _given_by(call)
             if not _puts(call):
                 read |= _owners(call.func) - self._modules
-        return _END not in after and read.isdisjoint(after | self._carried)
+        # What it changes, and what is made of that: in this iteration; and in later
+        # ones, by what these do not assign before.
+        here = changed | self._after(changed)
+        later = here - self._fresh
+        needed = later | self._after(later) | self._carried
+        return _END not in here and read.isdisjoint(needed)
 
     @functools.cached_property
     def _carried(self) -> set[str]:
         """What an iteration makes of what it was, and what is made of that."""
-        changed = {x for step in self._steps for x in step.changed}
+        changed = {x for step in self._steps for x in step.changed} - self._fresh
         carried = {x for x in changed if x in self._after({x})}
         return carried | self._after(carried)
+
+    @functools.cached_property
+    def _fresh(self) -> set[str]:
+        """The variables that each iteration assigns before it reads them."""
+        if not isinstance(self._scope, ast.For):
+            return set()
+
+        fresh, read = names_in(self._scope.target), set[str]()
+        for statement in self._scope.body:
+            if isinstance(statement, ast.Assign):
+                read |= names_in(statement.value)
+                assigned = {x for y in statement.targets for x in _plain(y)}
+                fresh |= assigned - read
+            read |= names_in(statement)
+        return fresh
 
     def _after(self, names: set[str]) -> set[str]:
         """The variables that values of some variables come to."""
@@ -181,6 +209,13 @@ def _owners(target: ast.AST) -> set[str]:
             return {name for x in inner for name in _owners(x)}
         case _:
             return set()
+
+
+def _plain(target: ast.expr) -> set[str]:
+    """The variables that are assigned as a whole."""
+    is_tuple = isinstance(target, ast.Tuple | ast.List)
+    targets = target.elts if is_tuple else [target]
+    return {x.id for x in targets if isinstance(x, ast.Name)}
 
 
 def _puts(call: ast.Call) -> bool:

@@ -48,6 +48,8 @@ class Statement(NamedTuple):
     # to a variable which decides nothing, as in `total += float(loss)`.
     decides: bool = False
     only_adds: bool = False
+    # Whether its function, but no loop of it, returns what it computes.
+    is_returned: bool = False
     # Whether its iterations could run at once, as none needs what another one computes.
     may_be_at_once: bool = False
 
@@ -225,6 +227,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
     again = frozenset(x for x, n in collections.Counter(read).items() if n > 1)
     has_loop = any(isinstance(x, _COMPREHENSIONS) for x in inside)
     changed = around.flow.changed_by(node)
+    is_returned = isinstance(node, ast.Return) or bool(changed & around.flow.returned)
     decides = isinstance(node, CONDITIONS) or bool(changed & around.flow.deciding)
 
     if loop is None:
@@ -255,6 +258,7 @@ def _statement(node: ast.stmt, around: _Around) -> Statement:
         ),
         decides=decides,
         only_adds=isinstance(node, ast.AugAssign) and not decides,
+        is_returned=loop is None and is_returned,
         may_be_at_once=may_be_at_once,
     )
 

@@ -82,7 +82,10 @@ def times_of(run: Run) -> list[Time]:
     lines = {DEVICE: costliest([*calls, (None, rest)])}
     for kind in (PYTHON, TRANSFERS, OPERATIONS):
         own = [x for x in run.activities if x.kind == kind and x.most]
-        lines[kind] = costliest((x.statement.place, x.seconds) for x in own)
+        # Operations are edited in their loop, and Python where it computes.
+        lines[kind] = costliest(
+            (x.most if kind == PYTHON else x.statement.place, x.seconds) for x in own
+        )
     times: list[Time] = []
     for name, took in seconds.items():
         line = lines.get(name) if took >= _MATTERS * run.seconds else None

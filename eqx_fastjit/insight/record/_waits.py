@@ -22,7 +22,7 @@ from eqx_fastjit._facts import is_written_by_user, Place
 from eqx_fastjit.insight._words import shortened
 
 from ._samples import Position, position_of
-from ._statements import expression_of, statement_at
+from ._statements import expression_of, statement_at, statement_of, users_frames
 
 
 # What waits if a jitted call does not return before its result is ready.
@@ -67,7 +67,8 @@ class Waits:
         self.found: dict[tuple[Place, str], Wait] = {}
         # By the instruction that waited, and how. With its code, as another one could
         # have the `id` of one that is gone. (To hash a code takes long.)
-        self._known: dict[object, tuple[CodeType, Wait]] = {}
+        # And whether its function returns what it reads.
+        self._known: dict[object, tuple[CodeType, Wait, bool]] = {}
 
     def by_seconds(self) -> list[Wait]:
         """The waits there were, the longest first."""
@@ -98,8 +99,14 @@ class Waits:
             # A call has several instructions: Python 3.11 is at another one later.
             new = Wait(place, what, statement.only_adds, decides=statement.decides)
             known = self.found.setdefault((place, what), new)
-            self._known[key] = code, known
-        _, wait = self._known[key]
+            self._known[key] = code, known, statement.is_returned
+        _, wait, is_returned = self._known[key]
+        # Of several callers, one may need it.
+        if is_returned and not wait.decides:
+            caller = next(users_frames(frame.f_back), None)
+            if caller is not None:
+                at = position_of(caller.f_code, caller.f_lasti)
+                wait.decides = statement_of(at).decides
         if kind != "blocks" and not wait.is_only_added:
             wait.decides |= not (args[0].size == 1 and _has_fractions(args[0].dtype))
         return wait

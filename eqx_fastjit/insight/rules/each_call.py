@@ -2,9 +2,8 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from eqx_fastjit._facts import is_users
 from eqx_fastjit.insight._words import listed, show_bytes, show_place, show_seconds
 from eqx_fastjit.insight.record._activity import (
     Activity,
@@ -16,12 +15,10 @@ from eqx_fastjit.insight.record._events import Event
 from eqx_fastjit.insight.record._given import Given
 from eqx_fastjit.insight.record._overhead import overhead_of
 from eqx_fastjit.insight.record._run import Run
-from eqx_fastjit.insight.record._statements import statement_at
-from eqx_fastjit.insight.record._waits import JITTED_CALL, Wait
-from eqx_fastjit.insight.record._why import short_name
 
 from ._rules import Case, Part, Row, Rule
 from ._steady import CallsAt, Loop, loops_of
+from ._waiting import BLOCKING, replacing, rows_of_waits, WAITS
 from .outside_of_jit import is_again, program_key, seconds_as_one
 
 
@@ -38,8 +35,6 @@ EQUINOX = Rule(
 )
 DONATE = Rule("donate", "{mode}", "{arguments} {bytes}, which each call replaces")
 TRANSFER = Rule("transfers", "{edit}", "{statement}")
-WAITS = Rule("waits", "read every 100 steps, or after the loop", "{path} {cost}")
-BLOCKING = Rule("blocking-call", "{edit}", "calls that block {cost}")
 
 RULES = (EAGER, SHORT, EQUINOX, DONATE, TRANSFER, WAITS, BLOCKING)
 
@@ -68,6 +63,7 @@ def rows(case: Case) -> Iterator[Row]:
     """What each iteration of a loop, or each call of a function, costs too much."""
     found: list[Row] = []
     in_a_scan: set[object] = set()
+    compiling = sum(case.left.values())
     for loop in loops_of(case.run):
         found += [*_eager(loop, case), *_transfers(loop, case)]
         for call in loop.calls:
@@ -78,8 +74,10 @@ def rows(case: Case) -> Iterator[Row]:
     yield from found
     yield from _equinox(case, in_a_scan)
     yield from _donate(case.run)
-    # What Python does no more, it cannot do while the device works.
-    yield from _waits(case.run, sum(x.saves for x in found))
+    # What Python does no more, it cannot do while the device works. (It does not wait
+    # while it compiles.)
+    compiling -= sum(case.left.values())
+    yield from rows_of_waits(case.run, sum(x.saves for x in found) - compiling)
 
 
 def _least(case: Case) -> float:
@@ -131,8 +129,9 @@ def _eager(loop: Loop, case: Case) -> Iterator[Row]:
         facts, line = {"statement": _source(x), "into": edit}, x.statement.place
         parts.append(EAGER.part(facts, saves=saves, count=count, line=line))
 
-    for row in _row(loop, parts, seconds, count, case):
-        yield _with_compilations(row, compiled, case)
+    # Half of it may be what it compiles.
+    for row in _row(loop, parts, seconds, count, case, _least(case) / 2):
+        yield from _with_compilations(row, compiled, case)
 
 
 def _mostly_compiles(activity: Activity, events: Sequence[Event], count: int) -> bool:
@@ -169,7 +168,7 @@ def _into(main: CallsAt | None, activity: Activity) -> str:
     is_head = statement.place.line == statement.loop and statement.text[:4] == "for "
     if main is not None and not is_head:
         if main.statement == statement and main.is_direct:
-            return f"within `{main.name}`, what its arguments compute"
+            return f"within `{main.name}`, what else it computes"
         return f"in one jitted function with `{main.name}`{vmapped}"
     if statement.branch or statement.text.startswith("yield "):
         return f"in a jitted function of its own{vmapped}"
@@ -186,7 +185,7 @@ def _source(activity: Activity) -> str:
 
 def _with_compilations(
     row: Row, compiled: Mapping[object, list[Event]], case: Case
-) -> Row:
+) -> Iterator[Row]:
     """What its statements compile is not compiled by itself, either."""
     parts: list[Part] = []
     spared: list[Event] = []
@@ -212,8 +211,9 @@ def _with_compilations(
         compilations=len(spared),
         programs=len({*map(program_key, spared)}),
     )
-    case.spare(row, spared)
-    return row
+    if row.saves >= _least(case):
+        case.spare(row, spared)
+        yield row
 
 
 def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
@@ -229,18 +229,24 @@ def _transfers(loop: Loop, case: Case) -> Iterator[Row]:
         line, count = x.statement.place, loop.count
         saves = _saved_of_transfer(x)
         parts.append(TRANSFER.part(facts, saves=saves, count=count, line=line))
-    yield from _row(loop, parts, loop.seconds(TRANSFERS), loop.count, case)
+    seconds = loop.seconds(TRANSFERS)
+    yield from _row(loop, parts, seconds, loop.count, case, _least(case))
 
 
 def _row(
-    loop: Loop, parts: list[Part], seconds: float, count: int, case: Case
+    loop: Loop,
+    parts: list[Part],
+    seconds: float,
+    count: int,
+    case: Case,
+    least: float,
 ) -> Iterator[Row]:
     """The row of a loop, what saves most first, if that is enough."""
     all_saves = sum(x.saves for x in parts)
     parts = [x for x in parts if x.saves > _LITTLE * all_saves]
     parts.sort(key=lambda x: -x.saves)
     saves = sum(x.saves for x in parts)
-    if saves < _least(case):
+    if not parts or saves < least:
         return
     yield Row(
         loop.name,
@@ -285,7 +291,7 @@ def _short(loop: Loop, call: CallsAt, case: Case) -> Iterator[Row]:
     saves = (1 - 1 / _STEPS) * count * launch
     line = call.statement.place
     part = SHORT.part(facts, saves=saves, count=count, line=line)
-    yield from _row(loop, [part], seconds, count, case)
+    yield from _row(loop, [part], seconds, count, case, _least(case))
 
 
 def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
@@ -309,23 +315,12 @@ def _equinox(case: Case, without: Collection[object]) -> Iterator[Row]:
     found.sort(key=lambda x: -x[2])
     saves, n = sum(x for *_, x in found), sum(n for _, n, _ in found)
     if found and saves >= case.limit:
-        edit = _replacing((x for x, *_ in found), "eqx_fastjit.install()")
+        edit = replacing((x for x, *_ in found), "eqx_fastjit.install()")
         facts = {"each": show_seconds(saves / n), "edit": edit}
         part = EQUINOX.part(facts, count=n, saves=saves)
         names = listed((x.function.name for x, *_ in found), 3)
         line, cost = found[0][0].line, f"{n:,} calls"
         yield Row(names, (part,), line, cost=cost, saves=saves, about=True)
-
-
-def _replacing(timed: Iterable[Timed], install: str) -> str:
-    """What replaces Equinox's `filter_jit`: an import, where only the user calls it.
-
-    For a function of a library's, the library may call it, which no import reaches.
-    """
-    places = (x.function.place for x in timed if x.is_of_equinox)
-    if all(is_users(x.file) for x in places if x):
-        return "from eqx_fastjit import filter_jit"
-    return f"{install} before anything else is imported"
 
 
 # --- donation ---
@@ -363,64 +358,3 @@ def _mode(kept: list[str], given: Given) -> str:
     is_first = kept == [given.arguments[0].name]
     first = "" if is_first else f", with {listed(kept)} in the first argument"
     return f'donate="all-except-first"{first}'
-
-
-# --- waits ---
-
-
-def _waits(run: Run, spared: float) -> Iterator[Row]:
-    """What the program waits for without need, if it could save any seconds.
-
-    A number that is read in each step may be read later. What is an index, a flag or a
-    whole array may decide what comes next: then nothing is saved by not waiting.
-
-    `spared`: seconds of Python between the waits that other rows save.
-    """
-    if run.busy:  # of others' work, waits are not known
-        return
-
-    waits, saves = run.waits, run.ahead - spared
-    found = [x for x in waits if x.count and not x.decides]
-    seconds = sum(x.seconds for x in found)
-    found = [x for x in found if x.seconds > _LITTLE * seconds]
-    if not found or saves <= 0:
-        return
-
-    first = found[0]  # which takes longest
-    function = first.place.function
-    beside = (x for x in waits if x.decides and x.place.function == function)
-    if any(2 * x.reads > first.reads for x in beside):
-        return
-
-    mended = [x for x in found if x.what != JITTED_CALL]
-    if first.what == JITTED_CALL:
-        # What is read after each call would wait in its place.
-        # (What is read after its loop does not.)
-        loop = statement_at(first.place).loop
-        also = [x for x in waits if x.place.function == function and x is not first]
-        also = [x for x in also if statement_at(x.place).loop == loop]
-        mended = [first, *(x for x in also if 2 * x.reads > first.reads)]
-
-    main, *others = (_part_of_wait(x, run) for x in mended)
-    parts = (
-        dataclasses.replace(main, saves=saves, gain=saves),
-        *(dataclasses.replace(x, gain=None) for x in others),
-    )
-    name = short_name(function)
-    yield Row(name, parts, first.place, seconds=seconds, saves=saves, about=True)
-
-
-def _part_of_wait(wait: Wait, run: Run) -> Part:
-    edit = "asynchronous=True"
-    if any(x.is_of_equinox for x in run.timed):
-        edit = _replacing(run.timed, "eqx_fastjit.install(asynchronous=True)")
-    facts = {"path": wait.what, "cost": _cost_of(wait), "edit": edit}
-    rule = BLOCKING if wait.what == JITTED_CALL else WAITS
-    return rule.part(facts, path=wait.what, count=wait.count, line=wait.place)
-
-
-def _cost_of(wait: Wait) -> str:
-    """How often it waited, and for how long each time."""
-    if not wait.count:
-        return f"{wait.reads} x"
-    return f"{wait.count} x {show_seconds(wait.seconds / wait.count)}"
